@@ -38,7 +38,7 @@ class LiveSweep:
 
     def read(self, laws: Mapping[str, ScalingLaw] | None = None) -> dict[str, Any]:
         """Return the progress, the runs and all losses so far; and how uncertain ``laws`` are at these points."""
-        from loopscale.sweep.store import progress, share_done
+        from loopscale.sweep.progress import progress, share_done
 
         with self._store() as store:
             runs, rows = store.runs(), list(store.observations())

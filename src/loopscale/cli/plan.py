@@ -21,7 +21,7 @@ from loopscale.architecture import (
     width_space,
 )
 from loopscale.cli.groups import GroupedVerb, option_group
-from loopscale.cli.output import print_json, print_table, say
+from loopscale.cli.output import console, print_json, print_table
 from loopscale.cli.params import (
     ACTIVE,
     BYTES,
@@ -31,7 +31,6 @@ from loopscale.cli.params import (
     INTEGERS,
     WHOLE,
     QuantityType,
-    check_device_options,
     output_options,
     trust_options,
     utilisation_option,
@@ -186,8 +185,6 @@ def plan_command(
     if report is not None:
         check_report_path(report)
     compute, space = _compute(options), _space(options, law)
-    if train is None:  # a training file has its own device where none is named
-        check_device_options(options["device"])
     cluster = _cluster(options) if options["device"] or train else None
     choose: Callable[..., Search] = search
     if compute.hours is not None:
@@ -224,7 +221,7 @@ def plan_command(
         if verbose:
             print_plan(result, planned, top, extrapolate)
             if grow:
-                say(f"Growing passes: {growth_text(planned.growth, planned.eps)}")
+                console().print(f"Growing passes: {growth_text(planned.growth, planned.eps)}", highlight=False)
             for label, text in asked.items():
                 click.echo("\n".join(fact(label, text)))
             if saved:
@@ -234,7 +231,7 @@ def plan_command(
                 planned, result.rivals(top), grow, extrapolate, asked, **({"ending": ending} if saved else {})
             )
             answer, *rest = screen.splitlines()
-            say(answer, bold=True)
+            console().print(f"[bold]{answer}[/]", highlight=False, soft_wrap=True)
             click.echo("\n".join(rest))
         if pareto is not None:
             _print_front(result, pareto, extrapolate)
@@ -366,17 +363,17 @@ def _own_model(path: str) -> Architecture:
 
 def print_plan(result: Search, planned: Plan, top: int, extrapolate: bool = False) -> None:
     """Print the choice in sentences, how far it can be trusted, and the table of alternatives."""
-    texts = sentences(planned)
-    say(texts["answer"], bold=True)
+    out, texts = console(), sentences(planned)
+    out.print(f"[bold]{texts['answer']}[/]", highlight=False)
     subjects = ("speed", "trust", "edge", "confidence", "prices", "kv")
     for line in (texts["costs"], texts["devices"], *(texts[subject] for subject in subjects)):
         if line:
-            say(line)
+            out.print(line, highlight=False)
     listed = [planned.choice, *by_loss(result.rivals(top))]
     rows = (table_row(row, extrapolate) for row in listed)
     print_table("Nearest designs", COLUMNS, rows, left=("size", "verdict"), optional=("memory",))
     if note := legend(axis for row in listed for axis in row.extrapolated):
-        say(note)
+        out.print(note, highlight=False)
 
 
 def _print_front(result: Search, cost: str, extrapolate: bool) -> None:
@@ -395,4 +392,4 @@ def _print_front(result: Search, cost: str, extrapolate: bool) -> None:
     title = f"No other design beats these in both loss and {cost}"
     print_table(title, columns, rows, left=("size",), optional=("tokens",))
     kind = bands[0].interval if bands else None
-    say(front_band_text(kind, result.law.uncertainty))
+    console().print(front_band_text(kind, result.law.uncertainty), highlight=False)

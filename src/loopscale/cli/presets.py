@@ -8,7 +8,6 @@ from textwrap import wrap
 import click
 
 from loopscale.cli.output import print_json
-from loopscale.cli.params import json_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.text import WIDTH
@@ -16,7 +15,7 @@ from loopscale.core.text import WIDTH
 
 @verb("presets")
 @click.argument("name", required=False)
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print the values as JSON.")
 def presets_command(name: str | None, as_json: bool) -> None:
     """List the training recipes, or print one as TOML sections.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -96,7 +96,7 @@ class Database:
         rows = self.rows(statement, values)
         return rows[0] if rows else None
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> int:
+    def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> int:
         """Change something; return how many rows changed."""
         try:
             return self._connection.execute(statement, values).rowcount
@@ -135,7 +135,11 @@ class Database:
         return int(row[0])
 
     def _prepare(self) -> None:
-        self._refuse_later(self._number("user_version"))
+        version = self._number("user_version")
+        if version > SCHEMA:
+            raise InputError(
+                f"{self.path}: schema {version} is newer than this loopscale reads ({SCHEMA}); upgrade loopscale"
+            )
         self.execute(f"PRAGMA journal_mode = {journal(self.path.parent)}")
         self.execute("PRAGMA synchronous = FULL")
         with self.transaction():
@@ -152,12 +156,6 @@ class Database:
                     f"{self.path}: schema {self._number('user_version')} is older than this loopscale reads ({SCHEMA})",
                     remedy="`loopscale sweep rebuild SWEEP.toml` makes it anew from the results of the runs",
                 )
-
-    def _refuse_later(self, version: int) -> None:
-        if version > SCHEMA:
-            raise InputError(
-                f"{self.path}: schema {version} is newer than this loopscale reads ({SCHEMA}); upgrade loopscale"
-            )
 
 
 def refuse_lost_database(folder: Path) -> None:

@@ -15,6 +15,7 @@ from pydantic import Field
 from loopscale.architecture import RUNGS, rung_name
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import read_toml
+from loopscale.core.records import built, record_of
 from loopscale.core.schemas import Count, Record, parse
 from loopscale.sweep.cells import AXES, Cell, GridPoints, When, add_cells, flat_fields, read_axes, read_next_runs
 from loopscale.sweep.store import ONE, Resources
@@ -74,14 +75,6 @@ class TuneRecord(Record):
     """Rates of a cell at most."""
 
 
-class ResourcesRecord(Record):
-    """What the runs of one size need."""
-
-    gpus: int = Field(default=1, ge=1)
-    """Processes on each node, one per GPU."""
-    nodes: int = Field(default=1, ge=1)
-
-
 class SweepFile(Record):
     """A sweep: a grid of runs and the training settings that they share."""
 
@@ -103,6 +96,7 @@ class SweepFile(Record):
 
 BASE = "base"
 """The size of [base.model], where no sizes are named."""
+_NEEDS = record_of(Resources, {"int": Annotated[int, Field(ge=1)]})
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -178,37 +172,6 @@ def sweep_path(name: str | Path) -> Path:
     return Path(name)
 
 
-def extended(path: Path, next_runs: Path) -> tuple[str, int, Sweep]:
-    """Return the text of a sweep's file with the runs of ``loopscale next`` added, their number, and the new sweep.
-
-    What cannot be trained is refused by the name of the file that recommends it.
-    """
-    sweep = read_sweep(path)
-    points: GridPoints = {}
-    read_next_runs(next_runs, {"seed": (min(run.cell.seed for run in sweep.runs),)}, points)
-    known = {(run.cell, tokens) for run in sweep.runs for tokens in run.points.values()}
-    added = [(cell, tokens) for cell, lengths in points.items() for tokens in sorted(lengths)]
-    added = [point for point in added if point not in known]
-    tables = [
-        f'\n[[runs]]  # from {next_runs.name}\nsize = "{cell.size}"\nexperts = {cell.experts}\n'
-        f"recurrence = {cell.recurrence}\nseed = {cell.seed}\ntokens = {tokens!r}\n"
-        for cell, tokens in added
-    ]
-    text = path.read_text(encoding="utf-8").rstrip("\n") + "\n" + "".join(tables)
-    return text, len(added), parse_sweep(path, tomllib.loads(text), str(next_runs))
-
-
-def _check_sizes(named: Mapping[str, Iterable[str]], known: Collection[str], where: str) -> None:
-    """Refuse a part of the file that names a size which the sweep does not have."""
-    for title, sizes in named.items():
-        for size in sizes:
-            if size not in known:
-                raise InputError(
-                    f"{where}: {title} names the size {shown(size)}, which the sweep does not have"
-                    f"{nearest(size, known)}; known are {', '.join(known)}"
-                )
-
-
 def read_sweep(path: str | Path) -> Sweep:
     """Read a sweep's file, or an included sweep by name; refuse what it cannot mean before anything is done."""
     path = sweep_path(path)
@@ -219,7 +182,11 @@ def parse_sweep(path: Path, content: object, where: str) -> Sweep:
     """Return the sweep that the content of the file ``path`` means; errors start with ``where``."""
     data = parse(SweepFile, content, where)
     name = _name(data.sweep.name, f"{where}: [sweep]: field 'name'")
-    folder = _inside(data.sweep.folder or name, f"{where}: [sweep]")
+    folder = data.sweep.folder or name
+    if Path(folder).is_absolute() or ".." in Path(folder).parts or not folder.strip():
+        raise InputError(
+            f"{where}: [sweep]: field 'folder' is {shown(folder)}; name a folder beside the file, like 'results'"
+        )
     TrainConfig.from_dict(data.base, f"{where}: [base]")
     sizes = _sizes(data.sizes, where)
     points: GridPoints = {}
@@ -234,7 +201,10 @@ def parse_sweep(path: Path, content: object, where: str) -> Sweep:
     if not points:
         raise InputError(f"{where}: it has no run; give a [grid], [[runs]] or the 'next_runs' of `loopscale next`")
     overrides, resources = _overrides(data.overrides, where), _resources(data.resources, where)
-    labels = _labels(data.labels, where)
+    labels = tuple(
+        (When.read(label.when, f"{where}: [[labels]] {number}", AXES), label.label)
+        for number, label in enumerate(data.labels, start=1)
+    )
     build = _Builder(data.base, sizes, overrides, resources, where)
     runs = tuple(build.run(cell, tokens) for cell, tokens in points.items())
     named: dict[str, tuple[str, ...]] = {f"[resources.{size}]": (size,) for size in resources if size}
@@ -260,12 +230,6 @@ def _name(text: str, where: str) -> str:
     if not _NAME.fullmatch(text):
         raise InputError(f"{where} is {shown(text)}; use letters, digits, dots, dashes and underscores")
     return text
-
-
-def _inside(folder: str, where: str) -> str:
-    if Path(folder).is_absolute() or ".." in Path(folder).parts or not folder.strip():
-        raise InputError(f"{where}: field 'folder' is {shown(folder)}; name a folder beside the file, like 'results'")
-    return folder
 
 
 def _sizes(data: dict[str, Any], where: str) -> dict[str, dict[str, Any]]:
@@ -298,10 +262,10 @@ def _resources(data: dict[str, Any], where: str) -> dict[str, Resources]:
     """Return what the runs of each size need; the key "" is for every size without its own table."""
     tables = {name: value for name, value in data.items() if isinstance(value, dict)}
     common = {name: value for name, value in data.items() if name not in tables}
-    needs = {"": parse(ResourcesRecord, common, f"{where}: [resources]")}
+    needs = {"": parse(_NEEDS, common, f"{where}: [resources]")}
     for size, table in tables.items():
-        needs[size] = parse(ResourcesRecord, {**common, **table}, f"{where}: [resources.{size}]")
-    return {size: Resources(need.gpus, need.nodes) for size, need in needs.items()}
+        needs[size] = parse(_NEEDS, {**common, **table}, f"{where}: [resources.{size}]")
+    return {size: built(need) for size, need in needs.items()}
 
 
 def _overrides(listed: list[OverrideRecord], where: str) -> list[tuple[When, dict[str, Any]]]:
@@ -313,11 +277,15 @@ def _overrides(listed: list[OverrideRecord], where: str) -> list[tuple[When, dic
     return changes
 
 
-def _labels(listed: list[LabelRecord], where: str) -> tuple[tuple[When, str], ...]:
-    return tuple(
-        (When.read(label.when, f"{where}: [[labels]] {number}", AXES), label.label)
-        for number, label in enumerate(listed, start=1)
-    )
+def _check_sizes(named: Mapping[str, Iterable[str]], known: Collection[str], where: str) -> None:
+    """Refuse a part of the file that names a size which the sweep does not have."""
+    for title, sizes in named.items():
+        for size in sizes:
+            if size not in known:
+                raise InputError(
+                    f"{where}: {title} names the size {shown(size)}, which the sweep does not have"
+                    f"{nearest(size, known)}; known are {', '.join(known)}"
+                )
 
 
 @dataclass(frozen=True)
@@ -366,6 +334,26 @@ class _Builder:
                 f"{self.where}: size {shown(name)} is neither a [sizes.NAME] nor a rung{nearest(name, known)}; "
                 f"known are {', '.join(known)}"
             ) from None
+
+
+def extended(path: Path, next_runs: Path) -> tuple[str, int, Sweep]:
+    """Return the text of a sweep's file with the runs of ``loopscale next`` added, their number, and the new sweep.
+
+    What cannot be trained is refused by the name of the file that recommends it.
+    """
+    sweep = read_sweep(path)
+    points: GridPoints = {}
+    read_next_runs(next_runs, {"seed": (min(run.cell.seed for run in sweep.runs),)}, points)
+    known = {(run.cell, tokens) for run in sweep.runs for tokens in run.points.values()}
+    added = [(cell, tokens) for cell, lengths in points.items() for tokens in sorted(lengths)]
+    added = [point for point in added if point not in known]
+    tables = [
+        f'\n[[runs]]  # from {next_runs.name}\nsize = "{cell.size}"\nexperts = {cell.experts}\n'
+        f"recurrence = {cell.recurrence}\nseed = {cell.seed}\ntokens = {tokens!r}\n"
+        for cell, tokens in added
+    ]
+    text = path.read_text(encoding="utf-8").rstrip("\n") + "\n" + "".join(tables)
+    return text, len(added), parse_sweep(path, tomllib.loads(text), str(next_runs))
 
 
 def executed_steps(config: TrainConfig, points: Iterable[int]) -> int:

@@ -6,7 +6,8 @@ import json
 import sqlite3
 import time
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,59 @@ class Store:
         """Tell whether the workers of a session were asked to stop."""
         return self.fact(f"stop {session}") is not None
 
+    def transaction(self) -> AbstractContextManager[None]:
+        """Apply all changes within the block at once or not at all."""
+        return self._db.transaction()
+
+    def config(self, key: str) -> dict[str, Any] | None:
+        """Return the settings of a run as they are stored, or None where there is no such run."""
+        row = self._db.row("SELECT config FROM runs WHERE key = ?", (key,))
+        return None if row is None else parsed(row["config"])
+
+    def observed(self, key: str) -> set[int]:
+        """Return the tokens at which a run has an observation."""
+        return {row["tokens"] for row in self._db.rows("SELECT tokens FROM observations WHERE run = ?", (key,))}
+
+    def drop_all(self) -> None:
+        """Take every run out of the sweep; ``put`` brings one back with its observations."""
+        self._db.execute("UPDATE runs SET wanted = 0")
+
+    def put(
+        self,
+        key: str,
+        *,
+        position: int,
+        config: dict[str, Any],
+        points: Mapping[int, float],
+        cost: float,
+        steps: int,
+        resources: Resources,
+        cell: dict[str, Any],
+    ) -> None:
+        """Add a run to the sweep, or store what its file says now; a finished run with a new point waits again."""
+        values = {
+            "key": key, "position": position, "config": json.dumps(config), "points": json.dumps(points), "cost": cost,
+            "steps": steps, "gpus": resources.gpus, "nodes": resources.nodes, "cell": json.dumps(cell),
+            "finished": self.observed(key) >= set(points),
+        }  # fmt: skip
+        self._db.execute(
+            "INSERT INTO runs (key, position, wanted, config, points, cost, steps, gpus, nodes, cell, state) "
+            "VALUES (:key, :position, 1, :config, :points, :cost, :steps, :gpus, :nodes, :cell, 'waiting') "
+            "ON CONFLICT (key) DO UPDATE SET position = :position, wanted = 1, config = :config, points = :points, "
+            "cost = :cost, steps = :steps, gpus = :gpus, nodes = :nodes, cell = :cell, "
+            "state = CASE WHEN state = 'done' AND NOT :finished THEN 'waiting' "
+            "WHEN state = 'waiting' AND :finished THEN 'done' ELSE state END",
+            values,
+        )
+
+    def reset(self, key: str) -> None:
+        """Let a run without observations start from its first step again."""
+        self._db.execute(
+            "UPDATE runs SET state = 'waiting', error = NULL, claim_id = NULL, crashes = 0, steps_done = 0, "
+            "seconds = 0 WHERE key = ?",
+            (key,),
+        )
+
     def claim(
         self,
         only: Collection[str] | None = None,
@@ -169,7 +223,8 @@ class Store:
                     (claim_id, me.machine, me.pid, me.started_at, crashes, row["key"]),
                 )
                 self._log(row["key"], "taken over" if row["state"] == "running" else "claimed")
-                return self._claimed(row, claim_id)
+                done = frozenset(self.observed(row["key"]))
+                return Claim(row["key"], claim_id, parsed(row["config"]), _points(row), done, parsed(row["cell"]))
         return None
 
     def heartbeat(self, claim: Claim, steps_done: int, seconds: float) -> bool:
@@ -199,9 +254,10 @@ class Store:
         """Close a run whose every point is recorded."""
         with self._db.transaction():
             self._check_held(claim)
-            missing = set(self._points(claim.key)) - self._done(claim.key)
+            row = self._db.row("SELECT points FROM runs WHERE key = ?", (claim.key,))
+            assert row is not None
             # Points may have been added to the file while the run was trained.
-            self._leave(claim.key, "waiting" if missing else "done")
+            self._leave(claim.key, "done" if self.observed(claim.key) >= set(_points(row)) else "waiting")
             self._log(claim.key, "finished")
 
     def release(self, claim: Claim) -> None:
@@ -264,7 +320,7 @@ class Store:
         return [tuple(row) for row in self._db.rows("SELECT * FROM events ORDER BY rowid")]
 
     def database(self) -> Database:
-        """Return the connection, for changes to the whole store at once."""
+        """Return the connection, to check the file itself."""
         return self._db
 
     def _open_runs(self, only: Collection[str] | None, resources: Resources | None) -> list[sqlite3.Row]:
@@ -291,20 +347,6 @@ class Store:
             self._db.execute("INSERT OR REPLACE INTO sightings VALUES (?, ?, ?, ?, ?)", values)
             return True
         return bool(now - sighting["seen"] < LEASE)
-
-    def _claimed(self, row: sqlite3.Row, claim_id: str) -> Claim:
-        key = row["key"]
-        return Claim(
-            key, claim_id, parsed(row["config"]), _points(row), frozenset(self._done(key)), parsed(row["cell"])
-        )
-
-    def _points(self, key: str) -> dict[int, float]:
-        row = self._db.row("SELECT points FROM runs WHERE key = ?", (key,))
-        assert row is not None
-        return _points(row)
-
-    def _done(self, key: str) -> set[int]:
-        return {row["tokens"] for row in self._db.rows("SELECT tokens FROM observations WHERE run = ?", (key,))}
 
     def _check_held(self, claim: Claim) -> None:
         row = self._db.row("SELECT claim_id FROM runs WHERE key = ?", (claim.key,))
@@ -360,44 +402,3 @@ def _state(row: sqlite3.Row, done: frozenset[int], has_worker: bool) -> RunState
         f"{row['machine'].partition('/')[0]}:{row['pid']}" if running else None, running and not has_worker,
         _resources(row), row["crashes"],
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class SweepProgress:
-    """A sweep at one moment."""
-
-    done: int
-    failed: int
-    running: int
-    waiting: int
-    observations: int
-    wanted: int
-    """Observations in all."""
-    share: float
-    """The part of the whole cost that is done."""
-    seconds_left: float | None
-    """At the speed so far, with as many workers as now; None before anything is done, and while nothing runs."""
-    process_seconds_left: float | None = None
-    """The same, added up over processes."""
-
-
-def progress(runs: Sequence[RunState]) -> SweepProgress:
-    """Add up the runs."""
-    count = {state: sum(run.state == state for run in runs) for state in ("done", "failed", "running", "waiting")}
-    spent = sum(run.seconds for run in runs)
-    total = sum(run.cost for run in runs)
-    done = sum(run.cost * share_done(run) for run in runs)
-    remaining = sum(run.cost * (1 - share_done(run)) for run in runs if run.state != "failed")
-    active = sum(run.state == "running" and not run.stale for run in runs)
-    left = remaining * spent / done / active if done and spent and active else None
-    processes = sum(run.seconds * run.resources.processes for run in runs)
-    return SweepProgress(
-        count["done"], count["failed"], count["running"], count["waiting"],
-        sum(len(run.done & set(run.points)) for run in runs), sum(len(run.points) for run in runs),
-        done / total if total else 1.0, left, remaining * processes / done if done and spent else None,
-    )  # fmt: skip
-
-
-def share_done(run: RunState) -> float:
-    """Return the part of a run's steps that is done."""
-    return 1.0 if run.state == "done" else min(1.0, run.steps_done / run.steps)

@@ -97,7 +97,12 @@ class Supervisor:
             self._reap(worker)
         claimable = [] if self._time_is_up() else self._claimable()
         self._start(claimable)
-        return bool(self._workers) or bool(claimable) or (not self._time_is_up() and self._runs_elsewhere())
+        if self._workers or claimable:
+            return True
+        # Runs may be held by workers that this process did not start or no longer watches.
+        return not self._time_is_up() and any(
+            run.state == "running" and self._is_chosen(run) for run in self.store.runs()
+        )
 
     def _start(self, claimable: Sequence[RunState]) -> None:
         """Start as many workers as there are runs to claim; large runs first, as small ones could take their room."""
@@ -115,16 +120,10 @@ class Supervisor:
         return replace(self.assignment, resources=resources, seconds=seconds, crew=uuid4().hex)
 
     def _claimable(self) -> list[RunState]:
-        return [
-            run for run in self.store.claimable() if self.assignment.only is None or run.key in self.assignment.only
-        ]
+        return [run for run in self.store.claimable() if self._is_chosen(run)]
 
-    def _runs_elsewhere(self) -> bool:
-        """Tell whether runs are held by workers that this process did not start or no longer watches."""
-        return any(
-            run.state == "running" and (self.assignment.only is None or run.key in self.assignment.only)
-            for run in self.store.runs()
-        )
+    def _is_chosen(self, run: RunState) -> bool:
+        return self.assignment.only is None or run.key in self.assignment.only
 
     def _time_is_up(self) -> bool:
         return self._end is not None and time.monotonic() >= self._end

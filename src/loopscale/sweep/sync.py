@@ -5,7 +5,6 @@ The command that supervises a sweep imports this, so what loads torch or fits la
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from loopscale.sweep.database import FILE, set_aside
 from loopscale.sweep.objects import fetch_points
 from loopscale.sweep.provenance import foreign_results
 from loopscale.sweep.spec import Run, Sweep, executed_steps
-from loopscale.sweep.store import RunState, Store, parsed, run_folder
+from loopscale.sweep.store import RunState, Store, run_folder
 from loopscale.train.config import TrainConfig
 from loopscale.train.identity import first_difference
 from loopscale.train.run_dir import read_summary, stored_config
@@ -26,19 +25,24 @@ from loopscale.train.run_dir import read_summary, stored_config
 def update(store: Store, sweep: Sweep, costs: Mapping[str, float]) -> None:
     """Make the store's runs those of the file; refuse what would mix two sweeps."""
     before = {run.key: run for run in store.runs()}
-    database = store.database()
-    with database.transaction():
+    with store.transaction():
         _check_name(store, sweep)
-        stored = {row["key"]: row["config"] for row in database.rows("SELECT key, config FROM runs")}
-        database.execute("UPDATE runs SET wanted = 0")
+        store.drop_all()
         for position, run in enumerate(sweep.runs):
-            if run.key not in stored:
-                _insert(store, run)
-            else:
-                difference = _difference(TrainConfig.from_dict(parsed(stored[run.key])), run.config)
-                if difference:
-                    _replace_config(store, sweep, run, before.get(run.key), difference)
-            _refresh(store, run, position, costs[run.key])
+            stored = store.config(run.key)
+            difference = None if stored is None else _difference(TrainConfig.from_dict(stored), run.config)
+            if difference:
+                _start_anew(store, sweep, run, before.get(run.key), difference)
+            store.put(
+                run.key,
+                position=position,
+                config=run.config.to_dict(),
+                points=run.points,
+                cost=costs[run.key],
+                steps=executed_steps(run.config, run.points),
+                resources=run.resources,
+                cell=asdict(run.cell),
+            )
 
 
 def _check_name(store: Store, sweep: Sweep) -> None:
@@ -54,35 +58,9 @@ def _check_name(store: Store, sweep: Sweep) -> None:
             )
 
 
-def _insert(store: Store, run: Run) -> None:
-    store.database().execute(
-        "INSERT INTO runs (key, position, wanted, config, points, cost, state, steps) "
-        "VALUES (?, 0, 1, '', '', 0, 'waiting', 0)",
-        (run.key,),
-    )
-
-
-def _refresh(store: Store, run: Run, position: int, cost: float) -> None:
-    """Store what the file says now; a finished run with a new point waits again."""
-    database = store.database()
-    rows = database.rows("SELECT tokens FROM observations WHERE run = ?", (run.key,))
-    finished = {row["tokens"] for row in rows} >= set(run.points)
-    database.execute(
-        "UPDATE runs SET wanted = 1, position = ?, config = ?, points = ?, cost = ?, steps = ?, gpus = ?, nodes = ?, "
-        "cell = ?, state = CASE WHEN state = 'done' AND NOT ? THEN 'waiting' WHEN state = 'waiting' AND ? THEN 'done' "
-        "ELSE state END WHERE key = ?",
-        (
-            position, json.dumps(run.config.to_dict()), json.dumps(run.points), cost,
-            executed_steps(run.config, run.points), run.resources.gpus, run.resources.nodes,
-            json.dumps(asdict(run.cell)), finished, finished, run.key,
-        ),
-    )  # fmt: skip
-
-
-def _replace_config(store: Store, sweep: Sweep, run: Run, before: RunState | None, difference: str) -> None:
-    """Replace the config of a run without observations; refuse to change one that has some."""
-    database = store.database()
-    observed = bool(database.rows("SELECT tokens FROM observations WHERE run = ?", (run.key,)))
+def _start_anew(store: Store, sweep: Sweep, run: Run, before: RunState | None, difference: str) -> None:
+    """Let a run without observations start with its new settings; refuse to change one that has some."""
+    observed = bool(store.observed(run.key))
     if observed or (before is not None and before.state == "running" and not before.stale):
         what = "has observations" if observed else "is being trained"
         raise InputError(
@@ -90,11 +68,7 @@ def _replace_config(store: Store, sweep: Sweep, run: Run, before: RunState | Non
             "give the changed sweep another name and folder"
         )
     shutil.rmtree(run_folder(sweep.results, run.key), ignore_errors=True)
-    database.execute(
-        "UPDATE runs SET state = 'waiting', error = NULL, claim_id = NULL, crashes = 0, steps_done = 0, seconds = 0 "
-        "WHERE key = ?",
-        (run.key,),
-    )
+    store.reset(run.key)
 
 
 def _difference(stored: TrainConfig, current: TrainConfig) -> str | None:

@@ -216,7 +216,19 @@ class RateSearch:
             short = self.short_sweep()
             losses = train(short)
             if not self._extend(short, losses):
-                return [trial for run in short.runs for trial in _trials(run, losses.get(run.key, {}))]
+                return [
+                    Trial(
+                        _width(run),
+                        run.cell.recurrence,
+                        run.cell.experts,
+                        tokens,
+                        run.config.optimizer.learning_rate,
+                        losses.get(run.key, {}).get(tokens, math.inf),
+                        run.cell.size,
+                    )
+                    for run in short.runs
+                    for tokens in run.points
+                ]
 
     def short_sweep(self) -> Sweep:
         """Return the sweep of the short runs so far, in a separate folder inside the sweep's."""
@@ -275,13 +287,6 @@ def _next_rate(rates: Sequence[float], losses: Sequence[float]) -> float | None:
     if best == 0:
         return rates[0] ** 2 / rates[1]
     return rates[-1] ** 2 / rates[-2] if best == len(rates) - 1 else None
-
-
-def _trials(run: Run, losses: Mapping[int, float]) -> Iterable[Trial]:
-    width = _width(run)
-    for tokens in run.points:
-        loss, rate = losses.get(tokens, math.inf), run.config.optimizer.learning_rate
-        yield Trial(width, run.cell.recurrence, run.cell.experts, tokens, rate, loss, run.cell.size)
 
 
 def _width(run: Run) -> int:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.output import say
+from loopscale.cli.output import console
 from loopscale.core.quantities import format_duration
-from loopscale.sweep.store import progress
+from loopscale.sweep.progress import progress
 
 if TYPE_CHECKING:
     from loopscale.sweep.store import RunState
@@ -27,7 +27,7 @@ def show_progress(name: str, quiet: bool) -> Iterator[Callable[[list[RunState]],
     from loopscale.core.progress import bars, occasional_lines
 
     columns = (
-        TextColumn("{task.description}", style="bold", markup=False),
+        TextColumn("[bold]{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[note]}"),
@@ -62,10 +62,11 @@ def describe(runs: Sequence[RunState]) -> str:
 
 def print_summary(name: str, runs: Sequence[RunState]) -> None:
     """Print the progress of a sweep, and each failure in one line."""
-    say(f"{name}: {describe(runs)}")
+    out = console()
+    out.print(f"{name}: {describe(runs)}", highlight=False, markup=False)
     for run in runs:
         if run.state == "failed":
-            say(f"✗ {run.key}: {(run.error or '').strip().splitlines()[-1]}")
+            out.print(f"✗ {run.key}: {(run.error or '').strip().splitlines()[-1]}", highlight=False, markup=False)
 
 
 def is_over(runs: Sequence[RunState]) -> bool:

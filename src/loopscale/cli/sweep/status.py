@@ -15,7 +15,7 @@ from loopscale.cli.params import json_option
 from loopscale.cli.sweep.progress import FILE, describe, is_over
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_duration
-from loopscale.sweep.store import progress, share_done
+from loopscale.sweep.progress import progress, share_done
 
 if TYPE_CHECKING:
     from loopscale.sweep.store import RunState
@@ -44,19 +44,14 @@ def status(file: str, every: bool, live: bool, price: float, as_json: bool) -> N
     from loopscale.sweep.store import Store
 
     sweep = read_sweep(file)
-    models = [run.config.model for run in sweep.runs]
-    several = len({(model.rung, model.width, model.layers) for model in models}) > 1
     with Store(sweep.results) as store:
-
-        def lines() -> Group:
-            return status_lines(sweep.name, store.runs(), every, price, file, several)
-
+        runs = store.runs()
         if as_json:
-            print_json(status_record(sweep.name, store.runs()))
+            print_json(status_record(sweep.name, runs))
         elif live:
-            _live(lines, lambda: is_over(store.runs()))
+            _live(lambda: status_lines(sweep.name, store.runs(), every, price, file), lambda: is_over(store.runs()))
         else:
-            console().print(lines())
+            console().print(status_lines(sweep.name, runs, every, price, file))
 
 
 def _live(lines: Callable[[], Group], over: Callable[[], bool]) -> None:
@@ -71,9 +66,7 @@ def _live(lines: Callable[[], Group], over: Callable[[], bool]) -> None:
             display.update(lines(), refresh=True)
 
 
-def status_lines(
-    name: str, runs: Sequence[RunState], every: bool, price: float, file: str = "", several_sizes: bool = True
-) -> Group:
+def status_lines(name: str, runs: Sequence[RunState], every: bool, price: float, file: str = "") -> Group:
     """Return how far the sweep is, its active and failed runs, the cost, and the next command."""
     now = progress(runs)
     filled = round(BAR * now.share)
@@ -93,17 +86,15 @@ def status_lines(
     table = rich_table(_COLUMNS, [_status(run, price) for run in listed], left=("", "run", "worker"))
     failed = [run for run in listed if run.state == "failed"]
     failures = [Text(f"✗ {run.key}: {(run.error or '').strip()}") for run in failed]
-    following = [Text(line) for line in _next(runs, file, several_sizes)]
-    return Group(*lines, *([table] if listed else []), *failures, *following)
+    return Group(*lines, *([table] if listed else []), *failures, *(Text(line) for line in _next(runs, file)))
 
 
-def _next(runs: Sequence[RunState], file: str, several_sizes: bool) -> Iterator[str]:
-    """Say what to do with a sweep on which nothing works; a law needs several sizes."""
+def _next(runs: Sequence[RunState], file: str) -> Iterator[str]:
+    """Say what to do with a sweep on which nothing works."""
     if not file:
         return
     if is_over(runs):
-        export = f"sweep export {file} --out runs.csv"
-        yield f"Next: loopscale {f'fit {file} --out law.json' if several_sizes else export}"
+        yield f"Next: loopscale fit {file} --out law.json"
     elif not any(run.state == "running" and not run.stale for run in runs):
         yield f"Not running. Resume: loopscale sweep run {file}"
 
