@@ -95,8 +95,6 @@ def test_the_star_of_a_profile_says_what_it_marks(capsys):
     assert "* best: the last pass that gains at least eps" in shown
 
 
-<<<<<<< HEAD
-=======
 def test_a_map_shows_no_answer_more_than_10x_beyond_the_data(capsys):
     last = {
         rows[0]: rows[-1] for rows in map(str.split, run(capsys, "profile", "best-recurrence").splitlines()) if rows
@@ -120,7 +118,6 @@ def test_brackets_in_a_name_are_printed_as_they_are(capsys, tmp_path, name):
     assert path.name in run(capsys, "verify", str(path))
 
 
->>>>>>> ed81c5c (Keep a line of the screen tests within its width)
 def test_a_profile_over_recurrence_marks_the_papers_best(capsys):
     argv = ("profile", "recurrence", "--flops", "1.4233e22", "--rung", "0.3B", "--experts", "8", "--json")
     rows = json.loads(run(capsys, *argv))["rows"]

@@ -134,6 +134,18 @@ def test_a_diverged_run_does_not_change_what_the_next_runs_are_worth(terminal, c
     assert expected["all"] == pytest.approx(expected["kept"], rel=0.2)
 
 
+def test_a_folder_without_runs_is_called_one(terminal, capsys):
+    Path("notes").mkdir()
+    assert "notes: this folder holds no runs; give a table of runs" in refused(capsys, "fit", "notes")
+
+
+def test_a_fit_with_forms_to_choose_from_and_warnings_fits_a_screen(terminal, capsys):
+    check_screen(run(capsys, "fit", "micro", "--resamples", "5", "--out", "shipped.json"))
+    forecast = run(capsys, "forecast", "shipped.json", "--params", "60e3", "--tokens", "10e6")
+    assert "fitted to micro-sweep.csv; law joint MoE law" in " ".join(forecast.split())
+    check_screen(forecast)
+
+
 def test_a_group_of_commands_without_one_prints_its_help(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["sweep"])
@@ -235,6 +247,12 @@ def test_the_nearest_designs_are_listed_by_loss(terminal, capsys):
     losses = re.findall(r"^\S+ \S+ R=\d+ +\S+ +(\d\.\d{4})", table, re.M)
     assert len(losses) == 5
     assert losses == sorted(losses)
+
+
+def test_the_next_allowed_design_is_always_in_the_table(terminal, capsys):
+    text = run(capsys, "plan", "--gpus", "8", "--device", "h100", "--days", "14", "--for", "phone")
+    lead = re.search(r"(0\.\d{4}) ahead of the next allowed", text)[1]
+    assert re.search(rf"^1\.6B 2/8 R=1† .* \+{lead} +2\.41 GB$", text, re.M)
 
 
 def test_a_plan_answers_before_it_names_the_files_that_it_wrote(terminal):

@@ -73,6 +73,12 @@ def test_the_readmes_commands_print_one_screen(command, terminal, capsys):
         "backtest runs.csv --resamples 10",
         "fit runs.csv --resample none --mapping none",
         "forecast runs.csv --flops 1e22 --resamples 10",
+        "data",
+        "laws --table",
+        "laws looped-moe-2026",
+        "profile best-recurrence",
+        "profile experts",
+        "profile size",
         "plan --flops 5e21 --memory 3GB --bits int4 --overhead 300MB --context 2048 --serve-flops 4e12",
     ],
 )
@@ -81,6 +87,6 @@ def test_other_commands_print_one_screen(command, terminal, capsys):
 
 
 def test_verbose_prints_more(terminal, capsys):
-    for command in ("plan --flops 5e21 --memory 3GB", "fit runs.csv --resample none"):
+    for command in ("plan --flops 5e21 --memory 3GB", "fit runs.csv --resample none", "laws kaplan-2020", "profile size"):
         brief, verbose = (run(capsys, *shlex.split(command), *more) for more in ((), ("--verbose",)))
         assert len(verbose) > len(brief)

@@ -13,6 +13,7 @@ from looped_models import WITHOUT_LOOPSCALE, model
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from loopscale.cli.checkpoint import model_folder
 from loopscale.cli.export import export_command as export
 from loopscale.cli.generate import generate_command as generate
 from loopscale.cli.routing import routing_command as routing
@@ -134,6 +135,18 @@ def test_the_demo_model_comes_with_the_package() -> None:
     assert all(row["text"].strip() for row in json.loads(done.stdout)["rows"])
     assert (DEMO / "model.safetensors").stat().st_size < 3e6
     assert not list(DEMO.glob("*.py"))
+
+
+def test_demo_is_the_shipped_model_beside_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert model_folder("demo") == DEMO
+    assert capsys.readouterr().err == ""
+    (tmp_path / "demo").mkdir()
+    assert model_folder("demo") == DEMO
+    assert "your own folder is ./demo" in capsys.readouterr().err
+    assert model_folder("./demo").resolve() == tmp_path / "demo"
 
 
 def test_the_demo_exported_with_its_code_loads_without_loopscale(tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ def test_a_running_sweep_says_how_long_it_takes():
 
 def test_a_finished_sweep_names_the_next_command():
     assert "Next: loopscale fit sweep.toml --out law.json" in shown([state("a", "done", 100)])
+    out = io.StringIO()
+    lines = status_lines("first", [state("a", "done", 100)], False, 0.0, "sweep.toml", several_sizes=False)
+    Console(file=out, width=80).print(lines)
+    assert "Next: loopscale sweep export sweep.toml --out runs.csv" in out.getvalue()  # one size determines no law
 
 
 def test_status_and_plan_of_a_large_sweep_fit_a_screen(capsys):

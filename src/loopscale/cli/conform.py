@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from loopscale.cli.checkpoint import model_folder
-from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.checkpoint import model_folder, tokenizer_option
+from loopscale.cli.output import print_json, print_table, say
 from loopscale.cli.params import INTEGERS, json_option
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import counted
@@ -33,7 +33,7 @@ ENGINES = ("transformers", "unrolled", "onnx", "torch.export", "mlx", "llama.cpp
     help="Largest difference, relative to the largest number compared.",
 )
 @click.option("--packages", type=click.Path(), help="For llama.cpp: the folder with node-llama-cpp.")
-@click.option("--tokenizer", help="A tokenizer's folder.  [default: the model's]")
+@tokenizer_option
 @json_option
 def conform_command(
     model: str,
@@ -83,7 +83,7 @@ def conform_command(
         expected = conformance.golden(looped, [loaded_tokenizer(text)["input_ids"] for text in texts], recurrences)
     if target is not None:
         write_json(target, expected)
-        console().print(f"{target}: {_size(expected)}", highlight=False)
+        say(f"{target}: {_size(expected)}")
         return
     if outputs is not None:
         reported = conformance.read_golden(outputs)
@@ -96,9 +96,9 @@ def conform_command(
         print_json({"kind": "conformity", "engine": name, "differences": [asdict(d) for d in differences]})
     elif not differences:
         parts = [part for part in ("logits", "slots", "experts", "exits", "tokens") if part in reported["runs"][0]]
-        console().print(f"{name} conforms: {_size(reported)}; {', '.join(parts)} compared", highlight=False)
+        say(f"{name} conforms: {_size(reported)}; {', '.join(parts)} compared")
     else:
-        console().print(f"{name} differs, first in the {differences[0]}", highlight=False)
+        say(f"{name} differs, first in the {differences[0]}")
         rows = [
             (d.what, str(d.recurrence), _shown(d.pass_index), d.part, _shown(d.layer), str(d.prompt), f"{d.size:.2g}")
             for d in differences[:SHOWN]

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli.output import console
+from loopscale.cli.output import say
 from loopscale.cli.params import ACTIVE, WHOLE
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, LoopscaleError, StorageError
@@ -77,21 +77,17 @@ def convert_command(
         looped.save_pretrained(written)
         if tokenizer is not None:
             tokenizer.save_pretrained(written)
-    config, screen = looped.config, console()
+    config = looped.config
     parts = f"{config.prelude_layers} + {config.loop_layers} x {recurrence} + {config.coda_layers}"
-    screen.print(f"{out}: a looped model of {looped.num_parameters():,} parameters, {parts} layers", highlight=False)
+    say(f"{out}: a looped model of {looped.num_parameters():,} parameters, {parts} layers")
     if config.is_moe:
-        screen.print(
-            f"experts   {config.num_experts}, of which a token uses {config.num_experts_per_tok}", highlight=False
-        )
+        say(f"experts   {config.num_experts}, of which a token uses {config.num_experts_per_tok}")
     equal = "near" if noise else "equal to"
-    screen.print(f"{equal:8s}  {folder} at R = 1; more passes need training", highlight=False)
+    say(f"{equal:8s}  {folder} at R = 1; more passes need training")
     if tokenizer is None:
-        screen.print("warning: no tokenizer found\nhelp: save one beside the model", highlight=False)
+        say("warning: no tokenizer found\nhelp: save one beside the model")
     else:
-        screen.print(
-            f'next      loopscale generate {out} --prompt "It was" --recurrence 1..{recurrence}', highlight=False
-        )
+        say(f'next      loopscale generate {out} --prompt "It was" --recurrence 1..{recurrence}')
 
 
 def _choose(original: Any, tokenizer: Any, loop: int, text: str) -> int:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
+
 import click
 
-from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.output import print_json, print_table, say, say_facts
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.fitting import load_public, load_table
 from loopscale.fitting.data.downloads import PUBLIC_FILES
 from loopscale.fitting.data.looped import TABLES
+
+ORIGIN = 54
+"""Columns of a sweep's source in the list."""
 
 
 @verb("data")
@@ -31,29 +36,35 @@ def data_command(name: str | None, as_json: bool) -> None:
         print_json({key: {field: getattr(source, field) for field in fields} for key, source in chosen.items()})
     elif name is None:
         rows = [
-            (key, source.licence, "downloaded" if source.url or source.parts else "LOOPSCALE_DATA", source.origin)
+            (key, source.licence, "downloaded" if source.url or source.parts else "LOOPSCALE_DATA",
+             shorten(source.origin, ORIGIN, placeholder=" …"))
             for key, source in PUBLIC_FILES.items()
-        ]
+        ]  # fmt: skip
         columns = ("name", "licence", "obtained", "source")
         print_table("Public sweeps", columns, rows, left=columns, optional=("licence", "obtained"))
-        console().print("`loopscale data NAME` shows what one holds, its derived columns and its caveats.")
+        say("`loopscale data NAME` shows what one holds, its derived columns and its caveats.")
     else:
         _show(name)
 
 
 def _show(name: str) -> None:
-    source, out = PUBLIC_FILES[name], console()
-    facts = {"source": source.origin, "licence": source.licence, "sha256": source.sha256, "note": source.note}
-    if not (source.url or source.parts):
-        facts["to get it"] = source.otherwise
-    out.print(f"[bold]{name}[/]", highlight=False)
-    for label, text in facts.items():
-        if text:
-            out.print(f"{label:<9} {text}", highlight=False)
+    source = PUBLIC_FILES[name]
     try:
-        rows = len(load_table(name)) if name in TABLES else len(load_public(name))
+        count = len(load_table(name)) if name in TABLES else len(load_public(name))
     except InputError as error:
-        out.print(f"here      {error}", highlight=False)
-        return
-    reader = "ls.fitting.load_table" if name in TABLES else "loopscale fit"
-    out.print(f"rows      {rows}; read it with {reader} {name}", highlight=False)
+        rows = f"unknown: {error}"
+    else:
+        reader = f'ls.fitting.load_table("{name}")' if name in TABLES else f"loopscale fit {name}"
+        rows = f"{count}; read it with {reader}"
+    say(name, bold=True)
+    click.echo()
+    say_facts(
+        {
+            "rows": rows,
+            "source": source.origin,
+            "licence": source.licence,
+            "sha256": source.sha256,
+            "note": source.note,
+            "to get it": "" if source.url or source.parts else source.otherwise,
+        }
+    )

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from loopscale.architecture import ladder_space, rung
-from loopscale.cli.output import console, print_table
+from loopscale.cli.output import console, print_table, say
 from loopscale.cli.profile import print_joint
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import check_extra
@@ -74,18 +74,17 @@ def demo_command(ctx: click.Context, out: str, plan_only: bool) -> None:
 
 def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     """Plan with the paper's law, and return the plan and its figures."""
-    say = console()
     law, budget = published(), Budget(flops=5e21, memory=3e9, bits=4)
-    say.rule("Which model fits a phone: 5e21 FLOPs of training, 3 GB of int4 weights")
+    console().rule("Which model fits a phone: 5e21 FLOPs of training, 3 GB of int4 weights")
     result = search(budget, law=law)
     best = Plan.of(result)
     click.echo("$ loopscale plan --flops 5e21 --memory 3GB --bits int4\n" + plan_screen(best, result.rivals(4)))
     best.save(folder / "plan.json")
-    say.rule("The best design as memory grows, at 5e21 FLOPs")
+    console().rule("The best design as memory grows, at 5e21 FLOPs")
     print_joint("", joint_optimum(law, [1e9, 3e9, 1e10], budget))
     steps = joint_optimum(law, np.geomspace(0.17e9, 30e9, 400), budget)
     steps.save(folder / "joint.csv")
-    say.rule("How often should a 0.3B model loop, to match a 0.6B one trained on 6T tokens")
+    console().rule("How often should a 0.3B model loop, to match a 0.6B one trained on 6T tokens")
     matched = flops_of(rung("0.6B", experts=8), 6e12)
     looped = search(Budget(flops=matched), ladder_space(["0.3B"], [8]), law)
     click.echo("$ loopscale plan --rung 0.3B --experts 8 --like 0.6B:8:1 --like-tokens 6T")
@@ -93,7 +92,7 @@ def _plan(folder: Path) -> tuple[Plan, list[Panel]]:
     curves = isoflop_over_recurrence(law, [5e21], ladder_space(["0.3B", "1.0B"], [1, 8]))
     panels = [Panel(curves, draw_isoflop_over_recurrence), Panel(steps, draw_joint_optimum)]
     save(Picture("plan", "", tuple(panels), 2.8).figure(columns=2), folder / "plan.png")
-    say.print(f"Saved {folder / 'plan.png'}, {folder / 'plan.json'} and {folder / 'joint.csv'}.", highlight=False)
+    say(f"Saved {folder / 'plan.png'}, {folder / 'plan.json'} and {folder / 'joint.csv'}.")
     return best, panels
 
 
@@ -104,14 +103,13 @@ def _loop_at_work() -> Scores:
 
     weights = sum(weight.numel() for weight in shipped_model().parameters())
     console().rule("Looping at work: a task that one pass cannot solve, and more passes can")
-    console().print(
+    say(
         f"The task: the product of 12 elements of the group S3. The model: one layer, {weights:,} weights, trained "
-        "with about ten passes, another number at each step, and now scored with fewer and more.",
-        highlight=False,
+        "with about ten passes, another number at each step, and now scored with fewer and more."
     )
     scores = show_shipped()
     print_scores(scores, PASSES)
-    console().print("`loopscale lab s3` trains it again while you watch, in about two minutes.", highlight=False)
+    say("`loopscale lab s3` trains it again while you watch, in about two minutes.")
     return scores
 
 
@@ -146,11 +144,10 @@ def _fit() -> Fit:
     console().rule("A law fitted to the micro-sweep that ships with loopscale (measured)")
     fitted = fit(load_micro(), outer="joint-moe", mapping="bounded", resamples=RESAMPLES)
     c = fitted.law.coefficients
-    console().print(
+    say(
         f"{len(fitted.observations)} losses of {len(fitted.observations.runs)} runs, RMSE {fitted.law.rmse:.4f} nats: "
         f"looping is worth at most {c['kappa1']:.2f} of the loop block's weights, with a scale of {c['kappa2']:.2f} "
-        "passes",
-        highlight=False,
+        "passes"
     )
     return fitted
 
@@ -172,7 +169,7 @@ def _compare(seen: Observations, law: Fit) -> list[tuple[str, ...]]:
     title = "Validation loss at equal tokens, nats per byte: trained now, as shipped, and predicted by the law"
     print_table(title, COLUMNS, rows)
     if note := legend(axis for axis, flags in outside.items() if flags.any()):
-        console().print(note, style="dim", highlight=False)
+        say(note)
     return rows
 
 
@@ -220,7 +217,7 @@ def _equal_compute(seen: Observations, law: Fit) -> list[Looped]:
             for R, D, value, a, b in zip(passes, tokens, loss, low, high, strict=True)
         ]
     print_table("The same at equal training compute, predicted by the law", EQUAL_COLUMNS, _equal_rows(rows))
-    console().print(f"{_equal_answer(rows)} {_measured_pairs(law.observations)}", highlight=False)
+    say(f"{_equal_answer(rows)} {_measured_pairs(law.observations)}")
     return rows
 
 
@@ -331,7 +328,7 @@ def _report(
     )
     report.provenance(trained=f"{len(seen)} runs in runs.csv", fitted=Path(micro.source).name)
     report.save(folder / "report.html")
-    console().print(f"Saved {folder / 'report.html'} and {folder / 'runs.csv'}.", highlight=False)
+    say(f"Saved {folder / 'report.html'} and {folder / 'runs.csv'}.")
 
 
 def _close(chosen: Plan, scores: Scores, equal: list[Looped]) -> None:
@@ -339,10 +336,9 @@ def _close(chosen: Plan, scores: Scores, equal: list[Looped]) -> None:
     most = max(row.recurrence for row in equal)
     verdicts = dict.fromkeys(row.verdict for row in equal if row.recurrence == most)
     console().rule("What this showed")
-    console().print(
+    say(
         f"Reasoning: {_loop_sentence(scores)}\n"
         f"Plain text: with one layer of width 32, at equal compute, R = {most:g} {' or '.join(verdicts)}.\n"
         f"At scale: the paper's law plans {chosen.choice.label} for 5e21 FLOPs and 3 GB.\n"
-        "Next: `loopscale lab two-axes --shipped` shows what passes and experts each buy, over five seeds.",
-        highlight=False,
+        "Next: `loopscale lab two-axes --shipped` shows what passes and experts each buy, over five seeds."
     )

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.checkpoint import model_folder
+from loopscale.cli.checkpoint import model_folder, tokenizer_option
 from loopscale.cli.eval_tables import Shown, show_results
 from loopscale.cli.lab.scores import score_command
-from loopscale.cli.output import console
+from loopscale.cli.output import say
 from loopscale.cli.params import COUNTS, EXITS, INTEGERS, WHOLE, output_options
 from loopscale.cli.subjects import check_recurrence
 from loopscale.cli.verbs import verb
@@ -84,7 +84,7 @@ def _caches(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 @click.option("--batch", type=WHOLE, default=16, show_default=True, help="Sequences in one forward.")
 @click.option("--context", type=click.IntRange(2), help="Tokens of a sequence.  [default: the model's maximum]")
 @click.option("--limit", type=WHOLE, help="Use only this many items of each task.")
-@click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
+@tokenizer_option
 @click.option("--tokens", type=COUNTS, help="What each checkpoint was trained on, like 500B.  [default: from its run]")
 @click.option("--results", default="results", show_default=True, type=click.Path(), help="The results store.")
 @click.option(
@@ -151,7 +151,7 @@ def eval_command(
     if checkpoints and not any(astuple(as_shown)):
         how = work.settings[0]
         engine = {"hf": "Hugging Face", "vllm": "vLLM"}[how.backend]
-        console().print(f"{engine}, {how.dtype}, greedy decoding (the paper: bfloat16, greedy)", highlight=False)
+        say(f"{engine}, {how.dtype}, greedy decoding (the paper: bfloat16, greedy)")
 
 
 def _download(tasks: str | None, trust: TaskTrust) -> None:

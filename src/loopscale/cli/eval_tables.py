@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 import click
-from rich.markup import escape
 
-from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.output import print_json, print_table, say
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count, format_power
 from loopscale.evaluate import Row, Suite, case_study, fit_saturation, printed, published_rows, tidy, wide
@@ -69,22 +68,19 @@ def _print_sweep(suite: Suite, rows: Sequence[Row]) -> None:
     order = sorted(rows, key=lambda row: -row.scores[OVERALL].value if OVERALL in row.scores else 0.0)
     table = printed(suite, order[:SCREEN_ROWS], shown)
     lines = [
-        [row.size or escape(row.title), "" if row.experts is None else f"{row.experts:g}", str(row.recurrence),
+        [row.size or row.title, "" if row.experts is None else f"{row.experts:g}", str(row.recurrence),
          "" if row.tokens is None else format_count(row.tokens),
          "" if row.validation_loss is None else f"{row.validation_loss:.3f}",
-         *(escape(str(cell[name])) for name in list(table.columns)[3:])]
+         *(str(cell[name]) for name in list(table.columns)[3:])]
         for row, cell in zip(order, table.records(), strict=False)
     ]  # fmt: skip
-    print_table(f"suite {escape(suite.name)}: {len(rows)} models, the best first",
+    print_table(f"suite {suite.name}: {len(rows)} models, the best first",
                 ["size", "E", "R", "D", "loss", *list(table.columns)[3:]], lines, left=("size",))  # fmt: skip
-    out = console()
     if len(rows) > SCREEN_ROWS:
-        out.print(
-            f"{len(rows) - SCREEN_ROWS} more models, and every task and category: --csv or --tidy", highlight=False
-        )
+        say(f"{len(rows) - SCREEN_ROWS} more models, and every task and category: --csv or --tidy")
     else:
-        out.print("every task and category: --csv, --markdown or --tidy", highlight=False)
-    out.print(INTERVALS, highlight=False, markup=False)
+        say("every task and category: --csv, --markdown or --tidy")
+    say(INTERVALS)
 
 
 INTERVALS = "[low, high]: 95% Wilson interval in percent; a mean combines those of its tasks"
@@ -92,21 +88,21 @@ INTERVALS = "[low, high]: 95% Wilson interval in percent; a mean combines those 
 
 def _print(suite: Suite, rows: Sequence[Row]) -> None:
     """Print the best row in a sentence, then the scores; a long suite shows its means and what --kv costs."""
-    names, notes, out = labels(suite, rows), [*_notes(suite, rows)], console()
+    names, notes = labels(suite, rows), [*_notes(suite, rows)]
     tables = -(-len(names) // COLUMNS)
     means = [name for name in names if name in (*suite.categories(), OVERALL)]
     if means and tables * (len(rows) + 2) + len(notes) + 2 > SCREEN:
         names = means + [benchmark.label for benchmark in suite.benchmarks if benchmark.metric == "kv_cost"]
         notes.insert(0, "every task: --csv, --markdown or --tidy")
     if answer := _best(suite, rows):
-        out.print(f"[bold]{escape(answer)}[/]", highlight=False)
+        say(answer, bold=True)
     for start in range(0, len(names), COLUMNS):
         table = printed(suite, rows, names[start : start + COLUMNS])
-        lines = [[escape(str(cell)) for cell in row.values()] for row in table.records()]
+        lines = [[str(cell) for cell in row.values()] for row in table.records()]
         print_table("", list(table.columns), lines, left=("model", "R"))
     bracketed = any(interval(suite, row, label) for row in rows for label in row.scores)
     for note in ([INTERVALS] if bracketed else []) + notes:
-        out.print(note, highlight=False, markup=False)
+        say(note)
 
 
 def _best(suite: Suite, rows: Sequence[Row]) -> str:

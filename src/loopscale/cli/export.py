@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from loopscale.cli.checkpoint import model_folder
+from loopscale.cli.checkpoint import model_folder, tokenizer_option
 from loopscale.cli.convert import new_folder, written_whole
-from loopscale.cli.output import console
+from loopscale.cli.output import say
 from loopscale.cli.params import WHOLE
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
@@ -25,7 +25,7 @@ FILES = ("gguf", "onnx", "pt2")
 @click.option("-R", "--recurrence", type=WHOLE, help="Passes to write out.  [default: the model's own]")
 @click.option("--quant", help="Weights of GGUF: f32, f16, q8_0, q4_k_m and others.  [default: f16]")
 @click.option("--packages", type=click.Path(), help="For q4_k_m and its kind: the folder with node-llama-cpp.")
-@click.option("--tokenizer", help="A tokenizer's folder.  [default: the model's]")
+@tokenizer_option
 @click.option("--out", type=click.Path(), required=True, help="A new folder; for GGUF, ONNX and pt2 a new file.")
 def export_command(
     model: str,
@@ -93,6 +93,5 @@ def export_command(
             saved.save_pretrained(written)
             loaded_tokenizer.save_pretrained(written)
     files = [target] if is_file else list(target.iterdir())
-    screen = console()
-    screen.print(f"{out}: {what}", highlight=False)
-    screen.print(f"size    {format_bytes(sum(file.stat().st_size for file in files))}; {size}", highlight=False)
+    say(f"{out}: {what}")
+    say(f"size    {format_bytes(sum(file.stat().st_size for file in files))}; {size}")

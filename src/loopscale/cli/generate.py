@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.markup import escape
 
-from loopscale.cli.checkpoint import model_folder
-from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.checkpoint import model_folder, tokenizer_option
+from loopscale.cli.output import print_json, print_table, say
 from loopscale.cli.params import EXITS, INTEGERS, WHOLE, json_option
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import counted
@@ -31,7 +30,7 @@ from loopscale.core.quantities import counted
 @click.option(
     "--bits", type=click.Choice(("8", "4")), help="Quantise attention and experts after loading (extra quant)."
 )
-@click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
+@tokenizer_option
 @json_option
 def generate_command(
     checkpoint: str,
@@ -77,14 +76,13 @@ def generate_command(
     if as_json:
         print_json({"kind": "generations", "prompt": prompt, "rows": rows})
         return
-    lines = [(row["recurrence"], f"{row['mean_passes']:.2f}", escape(row["text"])) for row in rows]
-    print_table(escape(prompt), ("R", "passes", "continuation"), lines, left=("continuation",))
+    lines = [(row["recurrence"], f"{row['mean_passes']:.2f}", row["text"]) for row in rows]
+    print_table(prompt, ("R", "passes", "continuation"), lines, left=("continuation",))
     for row in rows:
         if "drafted" in row:
-            console().print(
+            say(
                 f"R = {row['recurrence']}: {row['accepted']} of {counted(row['drafted'], 'drafted token')} confirmed "
-                f"in {counted(row['verifications'], 'verification')}",
-                highlight=False,
+                f"in {counted(row['verifications'], 'verification')}"
             )
 
 

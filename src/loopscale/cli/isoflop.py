@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import json_option, level_option
+from loopscale.cli.output import print_json, print_table, say
+from loopscale.cli.params import json_option, level_option, verbose_option
 from loopscale.cli.reading import data_options, take_runs
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_count, format_power
@@ -16,7 +16,8 @@ from loopscale.fitting.isoflop import IsoFlop, isoflop
 @data_options
 @level_option
 @json_option
-def isoflop_command(level: float, as_json: bool, **options: Any) -> None:
+@verbose_option
+def isoflop_command(level: float, as_json: bool, verbose: bool, **options: Any) -> None:
     """Find the best size at each training budget from isoFLOP curves: parabolas of the loss, and how it grows.
 
     RUNS is a table of runs with several sizes at each of several budgets (Chinchilla's approach 2).
@@ -28,19 +29,36 @@ def isoflop_command(level: float, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json(result.to_dict())
     else:
-        _print(result)
+        _print(result, verbose)
 
 
-def _print(result: IsoFlop) -> None:
-    columns = ("FLOPs", "runs", "N*", f"{result.level:.0%} interval", "D*", "loss", "left out")
-    rows = [_cells(row) for row in result.table().records()]
-    print_table(f"Lowest points of parabolas: {result.source}", columns, rows, left=("left out",))
+MOST = 12
+"""Budgets that a screen shows."""
+
+
+def _print(result: IsoFlop, verbose: bool) -> None:
+    """Print how the best size grows, and the lowest point of each budget's parabola."""
     (low, high), (fewest, most) = result.size_exponent_interval, result.token_exponent_interval
-    console().print(
-        f"N* ~ C^{result.size_exponent:.3f} ({low:.3f} to {high:.3f}), "
-        f"D* ~ C^{result.token_exponent:.3f} ({fewest:.3f} to {most:.3f}); intervals of {result.level:.0%} from "
-        "resampled residuals. A parabola is an approximation: wide ranges of N shift its lowest point.",
-        highlight=False,
+    say(
+        f"Best size N* ~ C^{result.size_exponent:.3f} ({result.level:.0%}: {low:.3f} to {high:.3f}), "
+        f"D* ~ C^{result.token_exponent:.3f} ({fewest:.3f} to {most:.3f})",
+        bold=True,
+    )
+    rows = list(result.table().records())
+    lowest = [row for row in rows if not row["left_out"]]
+    shown = rows if verbose else lowest[-MOST:]
+    columns = ["FLOPs", "runs", "N*", f"{result.level:.0%} interval", "D*", "loss", "left out"]
+    cells = [_cells(row) for row in shown]
+    if not verbose:
+        columns, cells = columns[:-1], [row[:-1] for row in cells]
+    print_table(f"Lowest points of parabolas: {result.source}", columns, cells, left=("left out",))
+    if len(shown) < len(rows):
+        hidden, unclear = len(lowest) - len(shown), len(rows) - len(lowest)
+        parts = [f"{hidden} smaller"] * bool(hidden) + [f"{unclear} without a clear lowest point"] * bool(unclear)
+        say(f"{len(shown)} of {len(rows)} budgets, without {' and '.join(parts)}: --verbose shows all")
+    say(
+        "Intervals come from resampled residuals. A parabola is an approximation: wide ranges of N shift its lowest "
+        "point."
     )
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import click
 
-from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import COUNTS
+from loopscale.cli.output import print_json, print_table, say, say_facts
+from loopscale.cli.params import COUNTS, verbose_option
 from loopscale.cli.subjects import LAW
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_count, format_power
+from loopscale.core.text import side_by_side
 from loopscale.planning.intervals import uncertainty_text
 from loopscale.scaling import AXES, BILLIONS, PUBLISHED, RAW, ScalingLaw
 from loopscale.scaling.optimum import allocations
@@ -26,6 +27,7 @@ from loopscale.scaling.proportions import Proportions
 @click.option(
     "--experts", type=click.FloatRange(1, 1e6), default=1.0, help="E of the models for --flops.  [default: 1]"
 )
+@verbose_option
 def laws_command(
     law: ScalingLaw | None,
     as_json: bool,
@@ -33,6 +35,7 @@ def laws_command(
     as_table: bool,
     flops: tuple[float, ...] | None,
     experts: float,
+    verbose: bool,
 ) -> None:
     """List the published scaling laws, or show one (by name or file).
 
@@ -59,7 +62,7 @@ def laws_command(
     elif law is None:
         _list()
     else:
-        _one(law)
+        _one(law, verbose)
 
 
 def _list() -> None:
@@ -84,7 +87,7 @@ def _list() -> None:
         columns[:4],
         optional=("counts", "recurrence", "outer law", "tokens"),
     )
-    console().print("`loopscale laws NAME` shows coefficients, what its counts include, and the source.")
+    say("`loopscale laws NAME` shows coefficients, what its counts include, and the source.")
 
 
 def _compare(law: ScalingLaw | None, as_json: bool) -> None:
@@ -105,34 +108,39 @@ def _compare(law: ScalingLaw | None, as_json: bool) -> None:
         for row in rows
     ]  # fmt: skip
     print_table("", columns, cells, left=("law", "mapping", "refitted here"), optional=("refitted here", "mapping"))
-    console().print(
-        "compute, memory: whether the law says which design is best at fixed compute, at fixed weight memory. fit, "
-        "plan: in loopscale. Ranges: --json, or `loopscale laws`.", highlight=False,
-    )  # fmt: skip
+    say("compute, memory: whether the law says which design is best at fixed compute, at fixed weight memory. fit, "
+        "plan: in loopscale. Ranges: --json, or `loopscale laws`.")  # fmt: skip
 
 
-def _one(law: ScalingLaw) -> None:
+def _one(law: ScalingLaw, verbose: bool) -> None:
+    """Print a law on one screen; ``verbose`` says what each coefficient means."""
     from loopscale.figures.tables import span_text
 
-    out = console()
-    out.print(f"[bold]{law.name}[/]: {law.form}", highlight=False)
-    out.print(f"source  {law.source or 'not stated'}", highlight=False)
-    if law.note:
-        out.print(f"note    {law.note}", highlight=False)
-    for reason in law.degenerate:
-        out.print(f"degenerate: {reason}", highlight=False)
-    scale = "billions" if law.units == BILLIONS else f"{law.units.parameters:g} and {law.units.tokens:g}"
-    out.print(f"units   N and D in {scale}; parameters {law.counts.value.replace('-', ' ')}", highlight=False)
-    out.print("range   " + "; ".join(f"{axis} {span_text(law, axis)}" for axis in AXES), highlight=False)
-    out.print(f"in raw counts: {law.equation()}", highlight=False)
+    scales = {BILLIONS: "billions", RAW: "raw counts"}
+    scale = scales.get(law.units, f"units of {law.units.parameters:g} and {law.units.tokens:g}")
+    say(f"{law.name}: {law.form}", bold=True)
+    click.echo()
+    say_facts(
+        {
+            "equation": f"{law.equation()}   (raw counts)",
+            "source": law.source or "not stated",
+            "note": law.note,
+            "degenerate": "; ".join(law.degenerate),
+            "units": f"N and D in {scale}; parameters {law.counts.value.replace('-', ' ')}",
+            "range": "; ".join(f"{axis} {span_text(law, axis)}" for axis in AXES),
+            "error": "" if law.rmse is None else f"{law.rmse:.3g} nats RMSE",
+            "intervals": uncertainty_text(law.uncertainty),
+        }
+    )
+    click.echo()
+    values = [(term.name, f"{law.coefficients[term.name]:g}") for term in law.terms]
+    if not verbose:
+        click.echo("\n".join(side_by_side(values)))
+        say("What each coefficient means, and its value in raw counts: --verbose")
+        return
     raw = law.in_units(RAW).coefficients
-    rows = [
-        (term.name, f"{law.coefficients[term.name]:g}", f"{raw[term.name]:.5g}", term.meaning) for term in law.terms
-    ]
+    rows = [(*pair, f"{raw[term.name]:.5g}", term.meaning) for pair, term in zip(values, law.terms, strict=True)]
     print_table("", ("coefficient", "value", "in raw counts", "meaning"), rows, left=("coefficient", "meaning"))
-    if law.rmse is not None:
-        out.print(f"RMSE {law.rmse:.3g} nats", highlight=False)
-    out.print(uncertainty_text(law.uncertainty), highlight=False)
 
 
 def _optimum(law: ScalingLaw, flops: tuple[float, ...], experts: float, as_json: bool) -> None:
@@ -155,7 +163,7 @@ def _optimum(law: ScalingLaw, flops: tuple[float, ...], experts: float, as_json:
         for row in table.records()
     ]
     print_table(f"Compute-optimal models of {law.name}, E = {experts:g}", columns, rows, left=("extrapolated",))
-    console().print(f"N counts parameters {law.counts.value.replace('-', ' ')}; C = 6 N D.", highlight=False)
+    say(f"N counts parameters {law.counts.value.replace('-', ' ')}; C = 6 N D.")
 
 
 def _with_span(row: dict[str, Any], name: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
@@ -12,8 +14,10 @@ from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from loopscale.core.files import finite
+from loopscale.core.text import fact
 
 if TYPE_CHECKING:
     from loopscale.core.tables import Table
@@ -31,16 +35,34 @@ class _Console(Console):
 
 def console() -> Console:
     """Return the console for tables and sentences. ``NO_COLOR`` removes every style, bold too."""
-    out = _Console(color_system=None, highlight=False) if os.environ.get("NO_COLOR") else _Console()
+    out = _Console(color_system=None if os.environ.get("NO_COLOR") else "auto", highlight=False)
     if not out.is_terminal and "COLUMNS" not in os.environ:
         out.width = PIPE_WIDTH
     return out
 
 
+def say(text: str, *, bold: bool = False) -> None:
+    """Print sentences, each line of them wrapped to the terminal; brackets are text, as names of files have them."""
+    out = console()
+    for line in text.splitlines():
+        wrapped = wrap(line, out.width, break_long_words=False, break_on_hyphens=False)
+        out.print(Text("\n".join(wrapped), "bold" if bold else ""), soft_wrap=True)
+
+
+def say_facts(facts: Mapping[str, str]) -> None:
+    """Print labelled facts, one below the other; those without a text are left out."""
+    for label, text in facts.items():
+        if text:
+            click.echo("\n".join(fact(label, text)))
+
+
+Cell = str | Text
+
+
 def print_table(
     title: str,
     columns: Sequence[str],
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Sequence[Cell]],
     left: Sequence[str] = (),
     optional: Sequence[str] = (),
 ) -> None:
@@ -58,18 +80,20 @@ def print_table(
         hidden.append(name)
         table = rich_table(columns, body, left, shown)
     if title:
-        out.print(f"[bold]{title}[/]", highlight=False)
-    out.print(table)
+        say(title, bold=True)
+    with out.capture() as drawn:
+        out.print(table)
+    click.echo(re.sub(r" +$", "", drawn.get(), flags=re.M), nl=False, color=out.color_system is not None)
     if hidden:
-        out.print(f"Not shown in {out.width} columns: {', '.join(hidden)}.", highlight=False)
+        say(f"Not shown in {out.width} columns: {', '.join(hidden)}.")
 
 
 def rich_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = (), shown: Sequence[str] | None = None
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]], left: Sequence[str] = (), shown: Sequence[str] | None = None
 ) -> RichTable:
     """Return a table in the one style of all commands, that of ``loopscale.core.text.text_table``.
 
-    ``shown`` names the columns to show, all unless given.
+    ``shown`` names the columns to show, all unless given. Brackets in a cell are text; styled cells are ``Text``.
     """
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     chosen = list(columns) if shown is None else shown
@@ -77,7 +101,7 @@ def rich_table(
         table.add_column(name, justify="left" if name in left else "right", no_wrap=name not in left, overflow="fold")
     indices = [list(columns).index(name) for name in chosen]
     for row in rows:
-        table.add_row(*(row[index] for index in indices))
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in (row[index] for index in indices)))
     return table
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from loopscale.core import quantities
 from loopscale.core.devices import UTILISATION
@@ -117,6 +118,14 @@ def utilisation_option(default: str = "") -> Callable[[Any], Any]:
     """Add ``--utilisation``, which is None where it is not given; ``default`` is what comes before the usual share."""
     share = "Share of listed rates that training reaches."
     return click.option("--utilisation", type=FRACTION, help=f"{share}  [default: {default}{UTILISATION:.0%}]")
+
+
+def check_device_options(device: str | None) -> None:
+    """Refuse options of the command that mean nothing without ``--device``."""
+    ctx = click.get_current_context()
+    for name in ("gpus", "utilisation", "price"):
+        if device is None and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} goes with --device; give --device, like h100")
 
 
 price_option = click.option(

@@ -21,7 +21,7 @@ from loopscale.architecture import (
     width_space,
 )
 from loopscale.cli.groups import GroupedVerb, option_group
-from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.output import print_json, print_table, say
 from loopscale.cli.params import (
     ACTIVE,
     BYTES,
@@ -31,6 +31,7 @@ from loopscale.cli.params import (
     INTEGERS,
     WHOLE,
     QuantityType,
+    check_device_options,
     output_options,
     trust_options,
     utilisation_option,
@@ -185,6 +186,8 @@ def plan_command(
     if report is not None:
         check_report_path(report)
     compute, space = _compute(options), _space(options, law)
+    if train is None:  # a training file has its own device where none is named
+        check_device_options(options["device"])
     cluster = _cluster(options) if options["device"] or train else None
     choose: Callable[..., Search] = search
     if compute.hours is not None:
@@ -221,7 +224,7 @@ def plan_command(
         if verbose:
             print_plan(result, planned, top, extrapolate)
             if grow:
-                console().print(f"Growing passes: {growth_text(planned.growth, planned.eps)}", highlight=False)
+                say(f"Growing passes: {growth_text(planned.growth, planned.eps)}")
             for label, text in asked.items():
                 click.echo("\n".join(fact(label, text)))
             if saved:
@@ -231,7 +234,7 @@ def plan_command(
                 planned, result.rivals(top), grow, extrapolate, asked, **({"ending": ending} if saved else {})
             )
             answer, *rest = screen.splitlines()
-            console().print(f"[bold]{answer}[/]", highlight=False, soft_wrap=True)
+            say(answer, bold=True)
             click.echo("\n".join(rest))
         if pareto is not None:
             _print_front(result, pareto, extrapolate)
@@ -363,17 +366,17 @@ def _own_model(path: str) -> Architecture:
 
 def print_plan(result: Search, planned: Plan, top: int, extrapolate: bool = False) -> None:
     """Print the choice in sentences, how far it can be trusted, and the table of alternatives."""
-    out, texts = console(), sentences(planned)
-    out.print(f"[bold]{texts['answer']}[/]", highlight=False)
+    texts = sentences(planned)
+    say(texts["answer"], bold=True)
     subjects = ("speed", "trust", "edge", "confidence", "prices", "kv")
     for line in (texts["costs"], texts["devices"], *(texts[subject] for subject in subjects)):
         if line:
-            out.print(line, highlight=False)
+            say(line)
     listed = [planned.choice, *by_loss(result.rivals(top))]
     rows = (table_row(row, extrapolate) for row in listed)
     print_table("Nearest designs", COLUMNS, rows, left=("size", "verdict"), optional=("memory",))
     if note := legend(axis for row in listed for axis in row.extrapolated):
-        out.print(note, highlight=False)
+        say(note)
 
 
 def _print_front(result: Search, cost: str, extrapolate: bool) -> None:
@@ -392,4 +395,4 @@ def _print_front(result: Search, cost: str, extrapolate: bool) -> None:
     title = f"No other design beats these in both loss and {cost}"
     print_table(title, columns, rows, left=("size",), optional=("tokens",))
     kind = bands[0].interval if bands else None
-    console().print(front_band_text(kind, result.law.uncertainty), highlight=False)
+    say(front_band_text(kind, result.law.uncertainty))

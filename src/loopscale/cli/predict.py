@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from loopscale.cli.output import console, print_json
+from loopscale.cli.output import print_json, say
 from loopscale.cli.params import (
     COUNT,
     WHOLE,
+    check_device_options,
     output_options,
     run_options,
     seal_options,
@@ -92,6 +93,7 @@ def predict_command(
         raise click.UsageError("give one of --rung, --width or --config, or a size by --params 7e9")
     if sum(amount is not None for amount in (tokens, flops, real_flops)) != 1:
         raise click.UsageError("give --tokens, --flops or --real-flops, one of them")
+    check_device_options(device)
     architecture = None
     if params is None:
         architecture = one_model(model.pop("rung"), **model)
@@ -131,30 +133,24 @@ def _row(prediction: Prediction) -> dict[str, Any]:
 
 
 def _print(prediction: Prediction, law: ScalingLaw) -> None:
-    out, design = console(), prediction.design
+    design = prediction.design
     outside = set(design.extrapolated)
     loss = mark(f"{prediction.loss:.4f}", bool(outside))
     band = f" ({interval_text(prediction.interval, prediction.uncertainty, prediction.trust.level)})"
-    out.print(f"[bold]loss {loss}[/] nats per token{band}", highlight=False)
+    say(f"loss {loss} nats per token{band}", bold=True)
     tokens = mark(format_count(design.tokens), "tokens" in outside)
     law_name = law_text(law.name, 0 if law.resamples is None else len(law.resamples))
-    out.print(f"{design.rung}: {design_text(design)}, on {tokens} tokens; law {law_name}", highlight=False)
+    say(f"{design.rung}: {design_text(design)}, on {tokens} tokens; law {law_name}")
     if design.recurrence > 1:
         limit = prediction.largest_multiplier
         most = "without bound" if limit is None else f"at most {limit:.3f}x N_act"
-        out.print(
-            f"  as good as {card_size(design.effective_parameters)} without looping; more passes reach {most}",
-            highlight=False,
-        )
+        say(f"  as good as {card_size(design.effective_parameters)} without looping; more passes reach {most}")
     unrolled = f"N_unroll {format_size(design.unrolled)}"
-    out.print(f"  training   {training_text(design)}", highlight=False)
+    say(f"  training   {training_text(design)}")
     if prediction.devices is not None:
-        out.print(f"  {prediction.devices.text()}", highlight=False)
-    out.print(
-        f"  inference  {format_power(design.inference_flops, 4)} FLOPs per generated token (2 N_unroll)",
-        highlight=False,
-    )
-    out.print(f"  {law_counts_text(design)}, {unrolled}", highlight=False)
-    out.print(trust_text(prediction.trust), highlight=False)
+        say(f"  {prediction.devices.text()}")
+    say(f"  inference  {format_power(design.inference_flops, 4)} FLOPs per generated token (2 N_unroll)")
+    say(f"  {law_counts_text(design)}, {unrolled}")
+    say(trust_text(prediction.trust))
     if outside:
-        out.print(legend(outside), highlight=False)
+        say(legend(outside))

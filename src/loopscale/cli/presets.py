@@ -8,6 +8,7 @@ from textwrap import wrap
 import click
 
 from loopscale.cli.output import print_json
+from loopscale.cli.params import json_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.text import WIDTH
@@ -15,7 +16,7 @@ from loopscale.core.text import WIDTH
 
 @verb("presets")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print the values as JSON.")
+@json_option
 def presets_command(name: str | None, as_json: bool) -> None:
     """List the training recipes, or print one as TOML sections.
 

@@ -8,10 +8,21 @@ from typing import Any
 
 import click
 import numpy as np
+from rich.text import Text
 
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space
-from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import BITS, CONTEXT, COUNTS, EXPERTS, INTEGERS, MEMORIES, extrapolate_option, output_options
+from loopscale.cli.output import console, print_json, print_table, say
+from loopscale.cli.params import (
+    BITS,
+    CONTEXT,
+    COUNTS,
+    EXPERTS,
+    INTEGERS,
+    MEMORIES,
+    extrapolate_option,
+    output_options,
+    verbose_option,
+)
 from loopscale.cli.subjects import RUNG_LIST, law_option
 from loopscale.cli.verbs import verb
 from loopscale.core.quantities import format_bytes, format_count, format_power, format_size
@@ -28,20 +39,24 @@ from loopscale.planning.profiles import (
     recurrence_map,
 )
 from loopscale.planning.refusals import withheld
-from loopscale.planning.text import law_text, legend, mark
+from loopscale.planning.text import legend, mark
 from loopscale.scaling import ScalingLaw
 
 KINDS = {
-    "size": "Loss by active size at fixed compute",
-    "recurrence": "Loss by passes (R) at fixed compute",
-    "experts": "Loss by experts at fixed compute",
+    "size": "Loss by active size",
+    "recurrence": "Loss by passes (R)",
+    "experts": "Loss by experts",
     "best-recurrence": "Best passes (R) by compute and size",
     "best-experts": "Best experts by memory and passes (R)",
     "joint": "Best size, experts and passes (R) by memory",
 }
+SCREEN = 20
+"""Lines that tables of curves may take; more become one line for each curve, unless all are asked for."""
 
 CERTAIN = 0.9
 """Share of resampled laws that should agree; below it a choice has a question mark."""
+BEYOND = "beyond"
+"""What stands in place of an answer that is withheld."""
 JOINT_COLUMNS = ("memory", "size", "experts", "R", "tokens", "loss", "agreement")
 
 
@@ -58,7 +73,10 @@ JOINT_COLUMNS = ("memory", "size", "experts", "R", "tokens", "loss", "agreement"
 @extrapolate_option
 @law_option
 @output_options
-def profile_command(kind: str, law: ScalingLaw, extrapolate: bool, as_json: bool, as_csv: bool, **options: Any) -> None:
+@verbose_option
+def profile_command(
+    kind: str, law: ScalingLaw, extrapolate: bool, as_json: bool, as_csv: bool, verbose: bool, **options: Any
+) -> None:
     """Show how loss, or the best choice, changes along an axis.
 
     \b
@@ -87,7 +105,7 @@ def profile_command(kind: str, law: ScalingLaw, extrapolate: bool, as_json: bool
     elif as_csv:
         click.echo(table.csv(), nl=False)
     else:
-        _print(kind, table, law)
+        _print(kind, table, law, verbose)
 
 
 @dataclass(frozen=True)
@@ -133,18 +151,21 @@ def _table(kind: str, law: ScalingLaw, options: ProfileOptions) -> Table:
     return over_memory(law, *options.memory_problem(), eps=options.eps)
 
 
-def _print(kind: str, table: Table, law: ScalingLaw) -> None:
-    rows = list(table.records())
-    title = f"{KINDS[kind]} (law {law_text(law.name, 0 if law.resamples is None else len(law.resamples))})"
+def _print(kind: str, table: Table, law: ScalingLaw, verbose: bool) -> None:
+    rows, resamples = list(table.records()), 0 if law.resamples is None else len(law.resamples)
+    title = f"{KINDS[kind]}, law {law.name}"
     if kind == "joint":
         print_joint(title, table)
+        if resamples:
+            say(f"agreement: share of {resamples} resampled laws that choose the same; [low, high]: 90% of choices")
     elif kind == "best-recurrence":
         named = lambda row: f"{row['rung']} {built_experts(row['experts'])}"  # noqa: E731
-        _print_map(title, "size", rows, named, "flops", "best_recurrence", format_power)
+        _print_map(title, "size", rows, named, "flops", "best_recurrence", format_power, resamples)
     elif kind == "best-experts":
-        _print_map(title, "R", rows, lambda row: str(row["recurrence"]), "memory", "best_experts", format_bytes)
+        by_passes = lambda row: str(row["recurrence"])  # noqa: E731
+        _print_map(title, "R", rows, by_passes, "memory", "best_experts", format_bytes, resamples)
     else:
-        _print_curves(title, kind, rows)
+        _print_curves(kind, rows, law.name, verbose)
 
 
 STARS = {
@@ -153,54 +174,66 @@ STARS = {
     "size": "lowest loss of its curve",
 }
 """What the star of a curve marks; a later pass can have a lower loss, by less than eps a pass."""
+WRITE: dict[str, Callable[[Any], str]] = {
+    "active": format_size, "flops": format_power, "rung": str, "experts": built_experts, "recurrence": "{:g}".format,
+}  # fmt: skip
+LABELS = {"active": "active", "flops": "FLOPs", "rung": "size", "experts": "experts", "recurrence": "R"}
 
 
-def _print_curves(title: str, axis: str, rows: list[dict[str, Any]]) -> None:
+def _print_curves(kind: str, rows: list[dict[str, Any]], law: str, verbose: bool) -> None:
     """Print one column per curve; what the rule takes of each stands in bold with a star."""
-    across = {"size": "active"}.get(axis, axis)
-    keys = [
-        name
-        for name in ("flops", "rung", "experts", "recurrence")
-        if name != axis and not (axis == "size" and name == "rung")
-    ]
+    across = "active" if kind == "size" else kind
+    budgets = {row["flops"] for row in rows}
+    at = f" at {format_power(budgets.pop())} FLOPs" if len(budgets) == 1 else ""
+    axes = [name for name in ("flops", "rung", "experts", "recurrence") if name != kind]
+    keys = [name for name in axes if not (name == "flops" and at) and not (name == "rung" and kind == "size")]
     curves = list(dict.fromkeys(tuple(row[name] for name in keys) for row in rows))
     cells = {(row[across], tuple(row[name] for name in keys)): row for row in rows}
-    names = [_curve_name(keys, curve) for curve in curves]
-    lines = []
-    for at in dict.fromkeys(row[across] for row in rows):
-        losses = [cells.get((at, curve)) for curve in curves]
-        if all(row is None or row["loss"] is None for row in losses):
-            continue  # no loss is shown, which a line below says
-        write: Callable[[float], str] = {"size": format_size, "experts": built_experts}.get(axis, "{:g}".format)
-        lines.append([write(at), *(_cell(row) for row in losses)])
-    label = {"size": "active", "recurrence": "R", "experts": "experts"}[axis]
-    widths = (len(cell) - len("[bold][/]") * ("[" in cell) for line in lines for cell in line[1:])
-    widest = max(widths, default=0)
+    names = ["\n".join(_heading(*part) for part in zip(keys, curve, strict=True)) for curve in curves]
+    lines = [
+        [Text(WRITE[across](value)), *(_cell(cells.get((value, curve))) for curve in curves)]
+        for value in dict.fromkeys(row[across] for row in rows)
+        if any(cells[value, curve]["loss"] is not None for curve in curves if (value, curve) in cells)
+    ]  # the others lie beyond the data, which a line below says
+    widest = max((len(cell) for line in lines for cell in line[1:]), default=0)
     fit = max((console().width - 9) // (widest + 2), 1)
-    for start in range(0, len(names), fit):
-        part = [[line[0], *line[1 + start : 1 + fit + start]] for line in lines]
-        print_table(title if start == 0 else "", [label, *names[start : start + fit]], part)
-    note = legend(axis for row in rows for axis in row["extrapolated"].split())
-    console().print(f"* {STARS[axis]}. {note}", highlight=False)
-    _print_withheld(rows)
+    tables = -(-len(names) // fit)
+    title = f"{KINDS[kind]}{at}, law {law}"
+    if tables * (len(lines) + len(keys) + 1) > SCREEN and not verbose:
+        best = [(curve, row) for (_, curve), row in cells.items() if row["best"]]
+        body = [
+            [
+                *(WRITE[name](value) for name, value in zip(keys, curve, strict=True)),
+                WRITE[across](row[across]),
+                mark(_loss(row), bool(row["extrapolated"])),
+            ]
+            for curve, row in sorted(best, key=lambda pair: curves.index(pair[0]))
+        ]
+        print_table(title, [*(LABELS[name] for name in keys), f"best {LABELS[across]}", "loss"], body)
+        say(f"best: {STARS[kind].removeprefix('best: ')}. Every loss: --verbose or --csv")
+        rows = [row for _, row in best]
+    else:
+        for start in range(0, len(names), fit):
+            part = [[line[0], *line[1 + start : 1 + fit + start]] for line in lines]
+            print_table(title if start == 0 else "", [LABELS[across], *names[start : start + fit]], part)
+        say(f"* {STARS[kind]}")
+    _print_legend(rows)
 
 
-def _curve_name(keys: list[str], curve: tuple[Any, ...]) -> str:
-    write: dict[str, Callable[[Any], str]]
-    write = {"flops": format_power, "rung": str, "experts": built_experts, "recurrence": "R={:g}".format}
-    return "\n".join(write[name](value) for name, value in zip(keys, curve, strict=True))
+def _heading(name: str, value: Any) -> str:
+    return f"R={value:g}" if name == "recurrence" else WRITE[name](value)
 
 
-def _cell(row: dict[str, Any] | None) -> str:
+def _cell(row: dict[str, Any] | None) -> Text:
     if row is None:
-        return ""
-    text = mark(_loss(row), bool(row["extrapolated"]))
-    return f"[bold]{text}*[/]" if row["best"] else text
+        return Text("")
+    text = mark(_loss(row), bool(row["extrapolated"]) and row["loss"] is not None)
+    return Text(f"{text}*", "bold") if row["best"] else Text(text)
 
 
 def _loss(row: dict[str, Any]) -> str:
     if row["loss"] is None:
-        return "no answer"
+        return BEYOND
     return f"{row['loss']:.4f}" if np.isfinite(row["loss"]) else "–"
 
 
@@ -212,6 +245,7 @@ def _print_map(
     across: str,
     value: str,
     write: Callable[[float], str],
+    resamples: int,
 ) -> None:
     columns = list(dict.fromkeys(row[across] for row in rows))
     cells = {(line(row), row[across]): row for row in rows}
@@ -220,12 +254,14 @@ def _print_map(
     print_table(title, [label, *(write(at) for at in columns)], body, left=(label,))
     _print_legend(rows)
     if any(row["agreement"] < CERTAIN for row in rows):
-        console().print(f"? fewer than {CERTAIN:.0%} of resampled laws agree; --csv has the shares", highlight=False)
+        say(f"? fewer than {CERTAIN:.0%} of {resamples} resampled laws agree; --csv has the shares")
 
 
 def _map_cell(row: dict[str, Any], value: str) -> str:
     if row[value] != row[value]:
         return "–"
+    if row["loss"] is None:
+        return BEYOND
     written = built_experts(row[value]) if value == "best_experts" else f"{row[value]:g}"
     return mark(written, bool(row["extrapolated"])) + ("?" if row["agreement"] < CERTAIN else "")
 
@@ -260,10 +296,6 @@ def _with_span(text: str, row: dict[str, Any], name: str, write: Callable[[float
 
 def _print_legend(rows: list[dict[str, Any]]) -> None:
     if note := legend(axis for row in rows for axis in row["extrapolated"].split()):
-        console().print(note, highlight=False)
-    _print_withheld(rows)
-
-
-def _print_withheld(rows: list[dict[str, Any]]) -> None:
+        say(note)
     if any(row["loss"] is None for row in rows):
-        console().print("no answer: more than 10x beyond the law's data; --extrapolate shows it", highlight=False)
+        say(f"{BEYOND}: no answer more than 10x beyond the law's data; --extrapolate shows it")

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.output import print_json, print_table, say
 from loopscale.cli.params import output_options
 from loopscale.cli.reproduction import MEANINGS, Line, PublicComparison, public_comparisons, reproduction, summary
 from loopscale.cli.reproduction.line import DISAGREES
@@ -53,16 +53,15 @@ def reproduce_command(status: str | None, report: str | None, verbose: bool, as_
             print_table(where, COLUMNS, rows, left=("number", "status"))
         for line in listed:
             if line.status == DISAGREES:
-                console().print(f"{line.what}: {line.note}", highlight=False)
-        console().print(summary(lines), highlight=False)
+                say(f"{line.what}: {line.note}")
+        say(summary(lines))
     else:
         _screen(lines, public, missing)
 
 
 def _screen(lines: list[Line], public: list[PublicComparison], missing: list[str]) -> None:
     """Print the answer, the count of each status, and the public comparison."""
-    out = console()
-    out.print(f"{summary(lines)}.", highlight=False)
+    say(f"{summary(lines)}.")
     counts = [(word, str(sum(line.status == word for line in lines)), meaning) for word, meaning in MEANINGS.items()]
     print_table("", ("status", "lines", "meaning"), counts, left=("status", "meaning"))
     if public:
@@ -71,8 +70,8 @@ def _screen(lines: list[Line], public: list[PublicComparison], missing: list[str
         print_table("The held-out comparison on public looped runs (RMSE, nats)",
                     ("sweep", "held out", "linear", "power", "bounded"), rows, left=("sweep", "held out"))  # fmt: skip
     for sentence in missing:
-        out.print(sentence, highlight=False)
-    out.print("next: loopscale reproduce --status disagrees; all lines with --verbose or --report", highlight=False)
+        say(sentence)
+    say("next: loopscale reproduce --status disagrees; all lines with --verbose or --report")
 
 
 def _row(line: Line) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from loopscale.cli.checkpoint import model_folder
-from loopscale.cli.output import console, print_json, print_table
+from loopscale.cli.checkpoint import model_folder, tokenizer_option
+from loopscale.cli.output import print_json, print_table, say
 from loopscale.cli.params import WHOLE, output_options
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
@@ -25,7 +25,7 @@ SHIPPED = "the 800 prompts of loopscale"
 @click.option("--data", type=click.Path(), help=f"A text file with one prompt on each line.  [default: {SHIPPED}]")
 @click.option("--prompts", "limit", type=WHOLE, help="Use only this many prompts, of every task alike.")
 @click.option("--recurrence", type=WHOLE, help="The largest R.  [default: the model's own; twice that by pass]")
-@click.option("--tokenizer", help="A tokenizer's folder.  [default: the checkpoint]")
+@tokenizer_option
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "auto"]), default="float32", show_default=True,
               help="auto: the checkpoint's.")  # fmt: skip
 @click.option("--batch", type=WHOLE, default=8, show_default=True, help="Prompts in one forward; Psi is the same.")
@@ -156,10 +156,9 @@ class Output:
             line = [f"{rows[0]['experts']:g}", *cells[start : start + 6]]
             print_table("" if start else self._title(), ["E", *names], [line])
         last = rows[-1]
-        console().print(
+        say(
             f"at R = {last['recurrence']}: {last['psi_tokens']:.4f} over tokens, std {last['std_tokens']:.4f} over "
-            f"{diversity.tokens.count:,} (token, layer) pairs and {last['std_layers']:.4f} over layers",
-            highlight=False,
+            f"{diversity.tokens.count:,} (token, layer) pairs and {last['std_layers']:.4f} over layers"
         )
 
     def grid(self, measured: Sequence[tuple[str, Any]]) -> None:
@@ -187,12 +186,11 @@ class Output:
             names = [f"R={R}" for R in passes[start : start + 6]]
             part = [[line[0], *line[1 + start : 7 + start]] for line in lines]
             print_table("" if start else self._title(), ["E", *names], part)
-        out = console()
         most = max(row["models"] for row in rows)
         if most > 1:
-            out.print(f"cells of several models (up to {most}) show the mean of their means and of their deviations")
+            say(f"cells of several models (up to {most}) show the mean of their means and of their deviations")
         for sentence in notes or ["Psi lies in its bounds 1 to min(E, R) and never falls with R or with E."]:
-            out.print(sentence, highlight=False)
+            say(sentence)
 
     def parts(self, diversity: Any, by: str) -> None:
         """Print Psi by layer or by task."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from loopscale.choosing import pairs_needed
-from loopscale.cli.output import console, print_json
+from loopscale.cli.output import print_json, say
 from loopscale.cli.params import json_option
 from loopscale.cli.verbs import verb
 
@@ -30,7 +30,4 @@ def seeds_command(difference: float, spread: float, power: float, level: float, 
     if as_json:
         print_json({"kind": "seeds", "pairs": pairs, "runs": 2 * pairs, "standard_error": error})
         return
-    console().print(
-        f"{pairs} pairs of seeds ({2 * pairs} runs); the mean difference then has a standard error of {error:.2g}.",
-        highlight=False,
-    )
+    say(f"{pairs} pairs of seeds ({2 * pairs} runs); the mean difference then has a standard error of {error:.2g}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from loopscale.cli.checkpoint import model_folder
+from loopscale.cli.checkpoint import model_folder, tokenizer_option
 from loopscale.cli.network import check_access, host_option, http_address, listen
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import check_extra, require
@@ -16,7 +16,7 @@ PORT = 8000
 @click.argument("model", type=click.Path())
 @click.option("--name", help="What requests call the model.  [default: the name of its folder]")
 @click.option("--batching", is_flag=True, help="Answer requests together: continuous batching with a paged cache.")
-@click.option("--tokenizer", help="A tokenizer's folder.  [default: the model's]")
+@tokenizer_option
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port; 0 takes any.")
 @host_option
 @click.option("--allow-host", "allowed", multiple=True, metavar="NAME", help="Another host name that clients may use.")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.output import console, print_json
-from loopscale.cli.params import price_option, utilisation_option
+from loopscale.cli.output import print_json, say
+from loopscale.cli.params import json_option, price_option, utilisation_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import counted, format_bytes, format_count, format_days, format_power
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @price_option
 @click.option("--allow-code", is_flag=True, help="Run the modules that [[callbacks]] of CONFIG names.")
 @click.option("--quiet", is_flag=True, help="No progress bar.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary, the check or the estimate as JSON.")
+@json_option
 def train_command(
     config: str | None,
     out: str | None,
@@ -265,11 +265,8 @@ def _print(summary: dict[str, Any], folder: Path) -> None:
     from loopscale.train.metrics import read_metrics
 
     rows = read_metrics(folder / "metrics.jsonl")
-    console().print(
-        f"validation loss {summary['validation_loss']:.4f} nats/token after {format_count(summary['tokens'])} tokens "
-        f"({format_power(summary['training_flops'])} FLOPs)\nSaved {folder / 'model'}",
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+    say(f"validation loss {summary['validation_loss']:.4f} nats/token after {format_count(summary['tokens'])} tokens "
+        f"({format_power(summary['training_flops'])} FLOPs)\nSaved {folder / 'model'}")  # fmt: skip
     if len(rows) > 1:
         click.echo(f"training loss over {counted(rows[-1]['step'], 'step')}\n{curve([row['loss'] for row in rows])}")
     load, steps = summary.get("expert_load", 1.0), rows[-1]["step"] if rows else 0

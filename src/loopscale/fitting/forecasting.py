@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -225,8 +226,14 @@ def _trust(result: Forecasts) -> list[str]:
     elif result.law.fitted:
         lines += fact("parts", "the law alone: it has no compute-optimal frontier")
     lines += fact("repetition", result.repetition) if result.repetition else []
-    lines += fact("data", f"{result.source}; law {result.law.form}")
+    lines += fact("data", f"{_without_folders(result.source)}; law {result.law.form}")
     return lines
+
+
+def _without_folders(source: str) -> str:
+    """Return ``fitted to runs.csv`` for ``fitted to /data/runs.csv``."""
+    *before, path = source.rpartition("fitted to ")
+    return "".join([*before, Path(path).name if "://" not in path else path])
 
 
 def _details(result: Forecasts) -> list[str]:

@@ -46,6 +46,8 @@ def summary(fit: Fit, verbose: bool = False) -> str:
     warnings = warning_lines(fit, WARNINGS)
     if len(head) + len(coefficients) + len(warnings) > LINES:
         warnings = warning_lines(fit, 1)
+    if len(head) + 2 + len(warnings) > LINES:
+        head = [_answer(fit), "", *_facts(fit, chosen=False), ""]
     room = max(LINES - len(head) - len(warnings), 2)
     if len(coefficients) > room:
         coefficients = [*coefficients[: room - 1], f"  all {len(fit.law.terms)} coefficients: --verbose"]
@@ -72,7 +74,8 @@ def _answer(fit: Fit) -> str:
     return "\n".join(wrap(answer, WIDTH, subsequent_indent="  ", break_on_hyphens=False))
 
 
-def _facts(fit: Fit) -> list[str]:
+def _facts(fit: Fit, chosen: bool = True) -> list[str]:
+    """Return the labelled facts; ``chosen`` says by how much the form won, if others were tried."""
     data, law, span = fit.observations, fit.law, fit.law.fitted_range
     covers = [f"N {format_span(*span.size)}", f"D {format_span(*span.tokens)}"]
     covers += [f"{symbol} {low:g}–{high:g}" for symbol, (low, high) in (("E", span.experts), ("R", span.recurrence))
@@ -81,7 +84,7 @@ def _facts(fit: Fit) -> list[str]:
     lines = [*fact("law", str(law.form)), *fact("", f"{_equation(fit)}   (N, D in billions)")]
     for label, text in _prior(fit).items():
         lines += fact(label, text)
-    if fit.ladder:
+    if fit.ladder and chosen:
         lines += fact("chosen", _ladder(fit))
     lines += fact("error", error)
     if fit.spread is not None:

@@ -56,7 +56,9 @@ def plan_screen(
         head += fact(label, text)
     tail = [*_tail(plan), *wrap(ending, WIDTH, break_on_hyphens=False)]
     room = max(SCREEN - len(head) - len(tail) - 4, FEWEST)
-    shown = by_loss(rivals[:room])
+    following = next((row for row in by_loss(rivals) if row.ruled_out_by is None), None)
+    first = [] if following is None else [following]
+    shown = by_loss([*first, *(row for row in rivals if row is not following)][:room])
     table = text_table(
         ALTERNATIVES,
         [_alternative(row, choice, extrapolate) for row in shown],

@@ -9,31 +9,23 @@ from typing import Any
 import click
 
 from loopscale.cli.output import print_json, print_table
+from loopscale.cli.params import json_option, options
 from loopscale.cli.verbs import verb
 
 
-def _experiment(name: str) -> Callable[[Callable[..., None]], click.Command]:
-    """Make the command of an experiment, with the options that all of them have."""
-
-    def make(function: Callable[..., None]) -> click.Command:
-        for option in (
-            click.option("--json", "as_json", is_flag=True, help="Print means and differences as JSON."),
-            click.option(
-                "--out", type=click.Path(), default=f"runs/lab/{name}", show_default=True, help="Folder of the results."
-            ),
-            click.option("--shipped", is_flag=True, help="Show the runs that come with loopscale; train nothing."),
-            click.option(
-                "--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds of each cell."
-            ),
-        ):
-            function = option(function)
-        command: click.Command = verb(name)(function)
-        return command
-
-    return make
+def _run_options(name: str) -> Callable[[Any], Any]:
+    """Add the options that every experiment has; its results go to a folder of its ``name``."""
+    folder = f"runs/lab/{name}"
+    return options(
+        click.option("--seeds", type=click.IntRange(min=1), default=1, show_default=True, help="Seeds of each cell."),
+        click.option("--shipped", is_flag=True, help="Show the runs that come with loopscale; train nothing."),
+        click.option("--out", type=click.Path(), default=folder, show_default=True, help="Folder of the results."),
+        json_option,
+    )
 
 
-@_experiment("two-axes")
+@verb("two-axes")
+@_run_options("two-axes")
 @click.option("--equal-flops", is_flag=True, help="Also train the models without a loop for as many FLOPs.")
 def two_axes_command(seeds: int, equal_flops: bool, shipped: bool, out: str, as_json: bool) -> None:
     """Compare recurrence and experts on reasoning and on knowledge, with separate layers as a control.
@@ -53,7 +45,8 @@ def two_axes_command(seeds: int, equal_flops: bool, shipped: bool, out: str, as_
     _show(two_axes.summary(rows), _print_two_axes, draw_two_axes, written, as_json)
 
 
-@_experiment("downstream")
+@verb("downstream")
+@_run_options("downstream")
 @click.option("--law", is_flag=True, help="Show the law loss(N, D, R, E) of each part instead.")
 def downstream_command(seeds: int, shipped: bool, out: str, law: bool, as_json: bool) -> None:
     """Train one model on reasoning, knowledge and text, at two sizes, E, R and matched training FLOPs.

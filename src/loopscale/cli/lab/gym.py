@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from loopscale.cli.output import print_json
+from loopscale.cli.params import json_option
 from loopscale.cli.verbs import verb
 
 
@@ -49,7 +50,7 @@ def _setting(text: str) -> tuple[str, Any]:
 @click.argument("model", type=click.Path())
 @click.option("--recurrence", type=click.IntRange(min=1), help="Passes through the loop.  [default: the model's own]")
 @click.option("--problems", type=click.IntRange(min=1), default=100, show_default=True, help="How many new problems.")
-@click.option("--json", "as_json", is_flag=True, help="Print the score as JSON.")
+@json_option
 def gym_check_command(rows: str, model: str, recurrence: int | None, problems: int, as_json: bool) -> None:
     """Let MODEL answer new problems of the task in the folder ROWS, and check its answers.
 

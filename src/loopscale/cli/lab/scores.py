@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from loopscale.cli.lab.training import print_scores
-from loopscale.cli.output import console, print_json, print_table
-from loopscale.cli.params import EXITS
+from loopscale.cli.output import print_json, print_table, say
+from loopscale.cli.params import EXITS, json_option, options
 from loopscale.cli.verbs import verb
 
 NAMES = ("s3", "z2", "s5", "hops", "addition", "tree", "reach", "recall", "facts")
 """The tasks that have a command."""
 
 
+def _problem_options(problems: int) -> Callable[[Any], Any]:
+    """Add the options that choose the problems a model is scored on, ``problems`` of them by default."""
+    positive = click.IntRange(min=1)
+    return options(
+        click.option("--task", help="The task.  [default: that of the run that trained the model]"),
+        click.option("--difficulty", type=positive, help="Size of a problem.  [default: as in training]"),
+        click.option("--problems", type=positive, default=problems, show_default=True, help="How many new problems."),
+    )
+
+
 @verb("tasks")
-@click.option("--json", "as_json", is_flag=True, help="Print the tasks as JSON.")
+@json_option
 def tasks_command(as_json: bool) -> None:
     """List the tasks, each with a problem and its answers.
 
@@ -38,13 +51,11 @@ def tasks_command(as_json: bool) -> None:
 
 @verb("score")
 @click.argument("model", type=click.Path())
-@click.option("--task", help="The task.  [default: that of the run that trained the model]")
-@click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: as in training]")
+@_problem_options(1024)
 @click.option("--most", type=click.IntRange(min=1), default=24, show_default=True, help="Most passes to score.")
-@click.option("--problems", type=click.IntRange(min=1), default=1024, show_default=True, help="How many new problems.")
 @click.option("--exit", "criterion", type=EXITS, help="Also let each position stop its loop, by this criterion.")
 @click.option("--threshold", type=click.FloatRange(0), default=0.001, show_default=True, help="Stop below this change.")
-@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+@json_option
 def score_command(
     model: str,
     task: str | None,
@@ -87,10 +98,8 @@ def score_command(
 
 @verb("test-time")
 @click.argument("model", type=click.Path(), required=False)
-@click.option("--task", help="The task.  [default: that of the run that trained the model]")
-@click.option("--difficulty", type=click.IntRange(min=1), help="Size of a problem.  [default: as in training]")
-@click.option("--problems", type=click.IntRange(min=1), default=512, show_default=True, help="How many new problems.")
-@click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+@_problem_options(512)
+@json_option
 def test_time_command(
     model: str | None, task: str | None, difficulty: int | None, problems: int, as_json: bool
 ) -> None:
@@ -114,7 +123,7 @@ def test_time_command(
     first = result.scores[0]
     passes = range(2 * round(result.trained / 4), first.most + 1, 2)
     rows = [(str(one.task.difficulty), *(f"{one.at(R):.2f}" for R in passes)) for one in result.scores]
-    console().print(f"trained at R around {result.trained}; chance {first.task.chance:.2f}", highlight=False)
+    say(f"trained at R around {result.trained}; chance {first.task.chance:.2f}")
     print_table("Last answer right by problem size and test-time R", ("size", *map(str, passes)), rows)
     last = len(first.task.asked) - 1
     positions = sorted({0, last // 3, 2 * last // 3, last})

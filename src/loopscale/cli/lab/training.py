@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.output import console, print_json
+from loopscale.cli.output import print_json, say
+from loopscale.cli.params import json_option
 from loopscale.cli.verbs import Verb
 from loopscale.core.quantities import format_count, format_power
 
@@ -42,18 +43,21 @@ def task_command(name: str) -> click.Command:
     @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of weights and data.")
     @click.option("--out", type=click.Path(), help="Folder for model, figure and report.  [default: runs/lab/…]")
     @click.option("--shipped", is_flag=True, help="Score the trained model that comes with loopscale; train nothing.")
-    @click.option("--json", "as_json", is_flag=True, help="Print the scores as JSON.")
+    @json_option
     def command(shipped: bool, out: str | None, as_json: bool, **options: Any) -> None:
         if shipped:
             _shipped(name, as_json)
             return
+        from loopscale.figures.lab import draw_scores
+        from loopscale.figures.style import save
         from loopscale.lab.training import train_task
 
         recipe = LabRecipe(task=name, **options)
         folder = Path(out) if out is not None else Path("runs") / "lab" / _folder_name(recipe)
         with _watching(not as_json) as watch:
             run = train_task(recipe, folder, watch=watch)
-        _save_figure(run)
+        figure = draw_scores([run.scores], [f"seed {recipe.seed}"], recipe.recurrence)
+        save(figure, run.folder / "accuracy.svg")
         if as_json:
             print_json(run.to_dict())
         else:
@@ -88,7 +92,7 @@ def _watching(shown: bool) -> Iterator[Watch]:
     from loopscale.lab.charts import by_recurrence
 
     line, out, started = occasional_lines(shown), progress_console(), time.monotonic()
-    with Live(Text("training …"), console=out, transient=True) if shown and out.is_terminal else _nothing() as live:
+    with Live(Text("training …"), console=out, transient=True) if shown and out.is_terminal else nullcontext() as live:
 
         def watch(step: int, steps: int, scores: Scores) -> None:
             accuracy = ", ".join(f"R = {R}: {scores.at(R):.2f}" for R in (1, 4, 8, 12) if scores.most >= R)
@@ -99,11 +103,6 @@ def _watching(shown: bool) -> Iterator[Watch]:
                 live.update(Text("\n".join([title, *by_recurrence(scores)])))
 
         yield watch
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield None
 
 
 def _print(run: LabRun) -> None:
@@ -127,7 +126,7 @@ def print_scores(scores: Scores, reported: int) -> None:
     from loopscale.lab.charts import by_position, by_recurrence, measured
 
     most = scores.most
-    console().print(f"[bold]{measured(scores)}[/] (chance {scores.task.chance:.2f})", highlight=False)
+    say(f"{measured(scores)} (chance {scores.task.chance:.2f})", bold=True)
     click.echo("\n".join(by_recurrence(scores)))
     if scores.right_RA.shape[1] > 1:
         click.echo("\n".join(by_position(scores, sorted({1, min(reported, most)}))))
@@ -145,10 +144,3 @@ def _shipped(name: str, as_json: bool) -> None:
         print_json(scores.to_dict())
     else:
         print_scores(scores, 12)
-
-
-def _save_figure(run: LabRun) -> None:
-    from loopscale.figures.lab import draw_scores
-    from loopscale.figures.style import save
-
-    save(draw_scores([run.scores], [f"seed {run.recipe.seed}"], run.recipe.recurrence), run.folder / "accuracy.svg")

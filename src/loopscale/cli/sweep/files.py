@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from loopscale.cli.output import console
+from loopscale.cli.output import say
 from loopscale.cli.sweep.progress import FILE
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
@@ -32,7 +32,7 @@ def extend(file: str, next_runs: str) -> None:
     path = Path(file)
     text, count, sweep = extended(path, Path(next_runs))
     write_text(path, text)
-    console().print(f"{path}: {counted(count, 'point')} added, {sweep.observations} in all", highlight=False)
+    say(f"{path}: {counted(count, 'point')} added, {sweep.observations} in all")
 
 
 @verb("export", short_help="Write the observations so far as a CSV file.")
@@ -66,7 +66,7 @@ def export(file: str, out: str | None, best: bool, intermediate: bool) -> None:
     observations.save(out)
     finished = sum(map(bool, observations.columns["finished"]))
     more = f", and {len(observations) - finished} on the way" if intermediate else ""
-    console().print(f"{finished} of {sweep.observations} observations{more} are in {out}", highlight=False)
+    say(f"{finished} of {sweep.observations} observations{more} are in {out}")
 
 
 @verb("rebuild", short_help="Restore a damaged or lost database.")
@@ -84,9 +84,8 @@ def rebuild(file: str) -> None:
 
     sweep = read_sweep(file)
     rebuilt = rebuild_database(sweep)
-    out = console()
-    out.print(f"{sweep.name}: {rebuilt.observations} of {sweep.observations} observations restored", highlight=False)
+    say(f"{sweep.name}: {rebuilt.observations} of {sweep.observations} observations restored")
     for reason in rebuilt.skipped:
-        out.print(f"left out: {reason}", highlight=False, markup=False)
+        say(f"left out: {reason}")
     if rebuilt.old is not None:
-        out.print(f"the old database is {rebuilt.old}", highlight=False)
+        say(f"the old database is {rebuilt.old}")

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loopscale.cli.output import print_json
-from loopscale.cli.params import COUNT, WHOLE, output_options, price_option, utilisation_option
+from loopscale.cli.params import (
+    COUNT,
+    WHOLE,
+    check_device_options,
+    output_options,
+    price_option,
+    utilisation_option,
+)
 from loopscale.cli.sweep.progress import FILE
 from loopscale.cli.verbs import verb
 from loopscale.core.devices import USABLE, Device, find_device, utilisation_of
@@ -46,6 +53,7 @@ def plan(
     from loopscale.sweep.cost import as_measured, at_speed, checked, on_device, planned
     from loopscale.sweep.spec import read_sweep
 
+    check_device_options(device)
     if device is not None and speed is not None:
         raise InputError("--device and --speed both say how fast the runs are; give one of them")
     share = utilisation_of(utilisation)

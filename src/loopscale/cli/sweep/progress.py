@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.output import console
+from loopscale.cli.output import say
 from loopscale.core.quantities import format_duration
 from loopscale.sweep.progress import progress
 
@@ -27,7 +27,7 @@ def show_progress(name: str, quiet: bool) -> Iterator[Callable[[list[RunState]],
     from loopscale.core.progress import bars, occasional_lines
 
     columns = (
-        TextColumn("[bold]{task.description}"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TextColumn("{task.fields[note]}"),
@@ -62,11 +62,10 @@ def describe(runs: Sequence[RunState]) -> str:
 
 def print_summary(name: str, runs: Sequence[RunState]) -> None:
     """Print the progress of a sweep, and each failure in one line."""
-    out = console()
-    out.print(f"{name}: {describe(runs)}", highlight=False, markup=False)
+    say(f"{name}: {describe(runs)}")
     for run in runs:
         if run.state == "failed":
-            out.print(f"✗ {run.key}: {(run.error or '').strip().splitlines()[-1]}", highlight=False, markup=False)
+            say(f"✗ {run.key}: {(run.error or '').strip().splitlines()[-1]}")
 
 
 def is_over(runs: Sequence[RunState]) -> bool:

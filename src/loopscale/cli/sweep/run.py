@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from loopscale.cli.output import console
+from loopscale.cli.output import say
 from loopscale.cli.params import WHOLE, QuantityType
 from loopscale.cli.sweep.progress import FILE, is_over, print_summary, show_progress
 from loopscale.cli.verbs import verb
@@ -96,7 +96,7 @@ def run(
         launcher, at_once = backend.launcher(sweep)
         supervisor = Supervisor(sweep, store, launcher, at_once, StopAfter(limit, max_minutes), backend.processes)
         if detach:
-            console().print(f"{sweep.name}: {supervisor.submit()} jobs submitted", highlight=False)
+            say(f"{sweep.name}: {supervisor.submit()} jobs submitted")
             return
         with show_progress(sweep.name, quiet) as show:
             supervisor.run(show)
@@ -136,5 +136,5 @@ def _tune(sweep: Sweep, backend: Backend, max_minutes: float | None, quiet: bool
     law = fit_rates(RateSearch(sweep).run(train))
     law.save(law_path(sweep))
     centre = ", ".join(f"{name} {format_count(value)}" for name, value in law.centre.items())
-    console().print(f"{sweep.name}: {law}" + (f"; centre: {centre}" if centre else ""), highlight=False)
+    say(f"{sweep.name}: {law}" + (f"; centre: {centre}" if centre else ""))
     return read_sweep(sweep.path)

@@ -44,14 +44,19 @@ def status(file: str, every: bool, live: bool, price: float, as_json: bool) -> N
     from loopscale.sweep.store import Store
 
     sweep = read_sweep(file)
+    models = [run.config.model for run in sweep.runs]
+    several = len({(model.rung, model.width, model.layers) for model in models}) > 1
     with Store(sweep.results) as store:
-        runs = store.runs()
+
+        def lines() -> Group:
+            return status_lines(sweep.name, store.runs(), every, price, file, several)
+
         if as_json:
-            print_json(status_record(sweep.name, runs))
+            print_json(status_record(sweep.name, store.runs()))
         elif live:
-            _live(lambda: status_lines(sweep.name, store.runs(), every, price, file), lambda: is_over(store.runs()))
+            _live(lines, lambda: is_over(store.runs()))
         else:
-            console().print(status_lines(sweep.name, runs, every, price, file))
+            console().print(lines())
 
 
 def _live(lines: Callable[[], Group], over: Callable[[], bool]) -> None:
@@ -66,7 +71,9 @@ def _live(lines: Callable[[], Group], over: Callable[[], bool]) -> None:
             display.update(lines(), refresh=True)
 
 
-def status_lines(name: str, runs: Sequence[RunState], every: bool, price: float, file: str = "") -> Group:
+def status_lines(
+    name: str, runs: Sequence[RunState], every: bool, price: float, file: str = "", several_sizes: bool = True
+) -> Group:
     """Return how far the sweep is, its active and failed runs, the cost, and the next command."""
     now = progress(runs)
     filled = round(BAR * now.share)
@@ -86,15 +93,17 @@ def status_lines(name: str, runs: Sequence[RunState], every: bool, price: float,
     table = rich_table(_COLUMNS, [_status(run, price) for run in listed], left=("", "run", "worker"))
     failed = [run for run in listed if run.state == "failed"]
     failures = [Text(f"✗ {run.key}: {(run.error or '').strip()}") for run in failed]
-    return Group(*lines, *([table] if listed else []), *failures, *(Text(line) for line in _next(runs, file)))
+    following = [Text(line) for line in _next(runs, file, several_sizes)]
+    return Group(*lines, *([table] if listed else []), *failures, *following)
 
 
-def _next(runs: Sequence[RunState], file: str) -> Iterator[str]:
-    """Say what to do with a sweep on which nothing works."""
+def _next(runs: Sequence[RunState], file: str, several_sizes: bool) -> Iterator[str]:
+    """Say what to do with a sweep on which nothing works; a law needs several sizes."""
     if not file:
         return
     if is_over(runs):
-        yield f"Next: loopscale fit {file} --out law.json"
+        export = f"sweep export {file} --out runs.csv"
+        yield f"Next: loopscale {f'fit {file} --out law.json' if several_sizes else export}"
     elif not any(run.state == "running" and not run.stale for run in runs):
         yield f"Not running. Resume: loopscale sweep run {file}"
 

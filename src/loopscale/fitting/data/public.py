@@ -200,6 +200,11 @@ def named_sweep(name: str) -> Observations:
         return load_micro(name)
     if name in _LOADERS or name in looped.TABLES:  # tables are refused there, with how to read them
         return load_public(name)
+    if Path(name).is_dir():
+        raise InputError(
+            "this folder holds no runs", where=name,
+            remedy="give a table of runs, or a folder of TensorBoard logs or of a Hugging Face Trainer",
+        )  # fmt: skip
     names = ["simulated", *MICRO, *_LOADERS]
     raise InputError(f"{name}: no such file or sweep{nearest(name, names)}; sweeps by name are {', '.join(names)}")
 
