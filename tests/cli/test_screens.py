@@ -87,6 +87,7 @@ def test_other_commands_print_one_screen(command, terminal, capsys):
 
 
 def test_verbose_prints_more(terminal, capsys):
-    for command in ("plan --flops 5e21 --memory 3GB", "fit runs.csv --resample none", "laws kaplan-2020", "profile size"):
+    commands = ("plan --flops 5e21 --memory 3GB", "fit runs.csv --resample none", "laws kaplan-2020", "profile size")
+    for command in commands:
         brief, verbose = (run(capsys, *shlex.split(command), *more) for more in ((), ("--verbose",)))
         assert len(verbose) > len(brief)
