@@ -8,7 +8,7 @@ from plain import fit
 
 from loopscale.core.errors import InputError
 from loopscale.fitting import Recipe, simulate_sweep
-from loopscale.fitting.estimate import estimated_delta
+from loopscale.fitting.solve import estimated_delta
 from loopscale.planning import Budget, plan
 from loopscale.scaling import BILLIONS, FittedRange, published
 

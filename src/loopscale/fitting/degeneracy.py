@@ -8,9 +8,9 @@ import numpy as np
 
 from loopscale.core.arrays import FloatArray
 from loopscale.fitting.data.observations import Observations
+from loopscale.fitting.descent import Optima
 from loopscale.fitting.noise import residual_scale
 from loopscale.fitting.problem import Problem
-from loopscale.fitting.search import SearchResult
 from loopscale.scaling import Role, Term, effective_experts
 
 FLAT = 1.0
@@ -22,20 +22,20 @@ STILL = 0.02
 
 
 def why_degenerate(
-    problem: Problem, best: SearchResult, delta: float, data: Observations, bounded: set[str]
+    problem: Problem, optima: Optima, delta: float, data: Observations, bounded: set[str]
 ) -> tuple[str, ...]:
     """Return why the data do not determine the coefficients; nothing for a sound fit.
 
     ``bounded`` names coefficients whose bounds are the user's own: those may well be on them.
     """
-    c = problem.coefficients(best.u)
-    at_bound = [name for name in problem.at_bound(best.u) if name not in bounded]
+    c = problem.coefficients(optima.u)
+    at_bound = [name for name in problem.at_bound(optima.u) if name not in bounded]
     reasons = [
         *_runaways(problem, c, at_bound),
         *_still_terms(problem, c),
         *_experts(problem, c, data),
-        *_flat(problem, best.u, delta),
-        *_starts(best),
+        *_flat(problem, optima.u, delta),
+        *_starts(optima),
         *_tokens(problem, data),
     ]
     return tuple(reasons)
@@ -128,9 +128,9 @@ def open_directions(problem: Problem, u: FloatArray, delta: float) -> tuple[Floa
     return error, directions.T, names
 
 
-def _starts(best: SearchResult) -> Iterator[str]:
-    count = len(best.optima.value_S)
-    if count >= 4 and best.agreeing.sum() == 1:
+def _starts(optima: Optima) -> Iterator[str]:
+    count = len(optima.value_S)
+    if count >= 4 and optima.agreeing.sum() == 1:
         yield f"only one of {count} starts reached the best objective; raise `starts` before trusting it"
 
 

@@ -32,12 +32,33 @@ SIDE_BY_SIDE = 112_000
 the cache of a core (0.9 MB). Four times fewer take 1.6x as long, twice as many 0.9x."""
 
 
+AGREE = 1e-3
+"""Descents agree when their objectives are within this of the best."""
+EXACT = 1e-15
+"""Objectives below this are zero: residuals of 1e-9, as data without noise leave."""
+
+
 @dataclass(frozen=True, eq=False)
 class Optima:
     """Where descents ended, and the objective there."""
 
     u_SP: FloatArray
     value_S: FloatArray
+
+    @property
+    def u(self) -> FloatArray:
+        """The best of them."""
+        return np.asarray(self.u_SP[np.argmin(self.value_S)])
+
+    @property
+    def value(self) -> float:
+        """The objective at the best."""
+        return float(self.value_S.min())
+
+    @property
+    def agreeing(self) -> BoolArray:
+        """Which descents ended at the best objective."""
+        return np.asarray(self.value_S <= self.value * (1 + AGREE) + EXACT)
 
 
 def huber(residual: FloatArray, delta: float, weight: FloatArray | None = None) -> FloatArray:

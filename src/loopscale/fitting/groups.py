@@ -23,13 +23,14 @@ from loopscale.core.text import fact, text_table
 from loopscale.fitting.checks import check_data
 from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.fitting.data.observations import Observations
-from loopscale.fitting.estimate import DELTA, STARTS, Solution, check_options, choose_form, fit_at, solve
+from loopscale.fitting.estimate import check_resamples, choose_form
 from loopscale.fitting.grouped_law import GroupedLaw, Offsets
 from loopscale.fitting.held_out import as_good_as_the_best, folds_of, held_out_errors, rms
 from loopscale.fitting.problem import NOTHING, Problem, build_problem
 from loopscale.fitting.resample import Progress, Scheme
 from loopscale.fitting.result import RESAMPLES, Fit, resampled
 from loopscale.fitting.search import Recipe
+from loopscale.fitting.solve import DELTA, STARTS, Procedure, Solution, fit_at, solve
 from loopscale.fitting.summary import warning_lines
 from loopscale.scaling import OuterLaw, RecurrenceMapping
 from loopscale.scaling.law import GROUPED, GROUPED_SCHEMA
@@ -178,23 +179,24 @@ def fit_groups(
     those of ``fit``. The result holds one ``Fit`` for each group.
     """
     observations = Observations.of(data)
-    check_options(delta, starts, resamples)
-    kind = choice(Recipe, recipe, "recipe")
-    if kind is Recipe.PAPER:
+    check_resamples(resamples)
+    procedure = Procedure(delta, choice(Recipe, recipe, "recipe"), starts, seed)
+    if procedure.recipe is Recipe.PAPER:
         raise InputError("the paper's procedure has no groups", field="recipe", remedy="choose default or no-prior")
     names, index = groups_of(observations, group)
     inner, recurrence = choose_form(observations, outer, mapping)
     check_data(observations, inner, recurrence, fixed, tie)
     folds = folds_of(observations.run, index)
+    prior = procedure.recipe is Recipe.DEFAULT
     tried = list[tuple[OffsetForm, Problem, Solution, FloatArray]]()
     for offsets in Offsets:
         law = GroupedLaw(inner, len(names), offsets)
-        problem = build_problem(observations, law, recurrence, fixed, bounds, tie, prior=kind is Recipe.DEFAULT)
+        problem = build_problem(observations, law, recurrence, fixed, bounds, tie, prior=prior)
         problem = replace(problem, x=replace(problem.x, group=index))
         if len(problem) <= len(problem.free):
             break
-        solution = solve(problem, kind, starts=starts, seed=seed, delta=delta)
-        errors = held_out_errors(problem, solution.best.u, solution.delta, folds)
+        solution = solve(problem, procedure)
+        errors = held_out_errors(problem, solution.optima.u, solution.delta, folds)
         if errors is None:
             break
         tried.append((OffsetForm(offsets.value, len(problem.free), rms(errors)), problem, solution, errors))
@@ -203,9 +205,9 @@ def fit_groups(
     which = int(np.argmax(as_good_as_the_best([errors for *_, errors in tried], observations.run)))
     forms = tuple(replace(form, chosen=k == which) for k, (form, *_) in enumerate(tried))
     _, problem, solution, _ = tried[which]
-    joint = fit_at(solution, observations, problem, kind, seed, set(bounds))
+    joint = fit_at(solution, observations, problem, procedure, bounds)
     if resamples:
-        joint = resampled(joint, problem, solution.best.u, resamples, scheme=scheme, seed=seed, progress=progress)
+        joint = resampled(joint, problem, solution.optima.u, resamples, scheme=scheme, seed=seed, progress=progress)
     fits = {name: _of_group(joint, group, name, index, g) for g, name in enumerate(names)}
     return GroupedFit(group, MappingProxyType(fits), forms)
 

@@ -8,9 +8,10 @@ interaction is only shown: it describes most public sweeps better, and forecasts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,14 +19,16 @@ from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.held_out import as_good_as_the_best, folds_of, held_out_errors, rms
+from loopscale.fitting.lack_of_fit import lack_of_fit
 from loopscale.fitting.noise import winsorised
+from loopscale.fitting.result import Fit
+from loopscale.fitting.solve import Procedure, fit_form
 from loopscale.scaling import OuterLaw, RecurrenceMapping, outer_law
 from loopscale.scaling import mapping as find_mapping
 
-if TYPE_CHECKING:
-    from loopscale.fitting.result import Fit
-
 STARTS = 4
+FEW, FEWEST_FREE = 3, 5
+"""With fewer rows than this for each coefficient, simpler forms are tried too; a law of five has none but ties."""
 PLAIN_EXPERTS = {"E_start": 1.0, "E_max": 1e6}
 """Effective experts are then the experts themselves."""
 DROPPED = ("zeta", "gamma", "omega")
@@ -85,24 +88,41 @@ def beside(outer: OuterLaw, mapping: RecurrenceMapping) -> Iterator[LadderForm]:
         yield LadderForm(outer_law(SHOWN_ONLY), mapping)
 
 
-def climb(
-    data: Observations, form: LadderForm, full: Fit | None, determined: bool, fit: Callable[..., Fit],
-    options: dict[str, Any],
-) -> Fit | None:  # fmt: skip
+def fit_best_form(
+    data: Observations,
+    outer: OuterLaw,
+    mapping: RecurrenceMapping,
+    procedure: Procedure,
+    warm: Mapping[str, float] | None = None,
+) -> Fit:
+    """Fit the full form, and those of the ladder where the data do not determine it or it does not describe them."""
+    try:
+        full = fit_form(data, outer, mapping, procedure, warm=warm)
+    except InputError:
+        simpler = _best_of(data, [], below(outer, mapping), procedure)
+        if simpler is None:
+            raise
+        return simpler
+    few = len(data) < FEW * len(full.free) > FEW * FEWEST_FREE
+    if full.degenerate or few:
+        return _best_of(data, [full], below(outer, mapping), procedure) or full
+    if (trend := lack_of_fit(full)) is None or not trend.matters:
+        return full
+    return _best_of(data, [full], beside(outer, mapping), procedure, keep_first=True) or full
+
+
+def _best_of(
+    data: Observations, fits: list[Fit], forms: Iterable[LadderForm], procedure: Procedure, keep_first: bool = False
+) -> Fit | None:
     """Return the sound fit whose form predicts held-out runs best, with the ladder; None where no form is sound.
 
-    ``full`` is the fit of the full form, None where the data are too few for one; ``determined`` says whether the data
-    determine it. ``fit`` fits one form.
+    ``fits`` are there already. With ``keep_first`` the first of them stays unless another one is clearly better.
     """
+    procedure = replace(procedure, starts=min(STARTS, procedure.starts))
+    for form in forms:
+        with suppress(InputError):  # too few rows for this one
+            fits.append(fit_form(data, form.outer, form.mapping, procedure, fixed=form.fixed, tie=form.tie))
     fold = folds_of(data.run)
-    forms = beside(form.outer, form.mapping) if determined else below(form.outer, form.mapping)
-    fits = [] if full is None else [full]
-    options = options | {"starts": min(STARTS, options["starts"])}
-    for step in forms:
-        try:
-            fits.append(fit(data, step.outer, step.mapping, fixed=step.fixed, tie=step.tie, **options))
-        except InputError:  # still too few rows
-            continue
     tried: list[Fit] = []
     errors: list[FloatArray] = []
     for result in (result for result in fits if not result.degenerate):
@@ -114,7 +134,8 @@ def climb(
         return None
     eligible = [k for k, result in enumerate(tried) if result.outer.name != SHOWN_ONLY]
     best = min(eligible, key=lambda k: rms(errors[k]))
-    if determined and tried[0] is full and as_good_as_the_best([errors[k] for k in eligible], data.run)[0]:
+    first_is_there = keep_first and tried[0] is fits[0]
+    if first_is_there and as_good_as_the_best([errors[k] for k in eligible], data.run)[0]:
         best = 0
     scores = tuple(
         LadderScore(_name(result), len(result.free), rms(each), _aicc(result), k == best, k in eligible)

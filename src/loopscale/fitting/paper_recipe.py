@@ -14,8 +14,9 @@ from loopscale.fitting.descent import Optima, huber
 from loopscale.fitting.problem import Problem
 
 
-def paper_recipe(problem: Problem, start: FloatArray, delta: float) -> Optima:
-    """Return where the paper's procedure ends from one start, given in search coordinates."""
+def paper_recipe(problem: Problem, starts_SP: FloatArray, delta: float) -> Optima:
+    """Return where the paper's procedure ends from its one start, given in search coordinates."""
+    (start,) = starts_SP
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # curve_fit warns of a covariance that is not used
         plain = _plain(problem)

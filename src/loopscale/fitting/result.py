@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from loopscale.core.tables import Table
 from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.frontier import fit_frontier
-from loopscale.fitting.ladder import LadderScore
 from loopscale.fitting.noise import Noise, noise_components, robust_scale, run_effects, run_noise
 from loopscale.fitting.predictive import predictive_spread
 from loopscale.fitting.problem import Problem, build_problem
@@ -43,6 +42,9 @@ from loopscale.scaling import (
 )
 from loopscale.scaling.published import repetition_text
 from loopscale.scaling.variables import check_variables, default_variables
+
+if TYPE_CHECKING:
+    from loopscale.fitting.ladder import LadderScore
 
 KIND, SCHEMA = "fit", 2
 RESAMPLES = 100

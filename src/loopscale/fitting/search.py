@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
 from loopscale.core.arrays import BoolArray, FloatArray, IntArray
-from loopscale.fitting.descent import Optima, descend, objective
+from loopscale.fitting.descent import EXACT, Optima, descend, objective
 from loopscale.fitting.noise import robust_scale
 from loopscale.fitting.problem import Problem
 from loopscale.fitting.starts import spread_rows, typical
 
-AGREE = 1e-3
-"""Starts agree when their objectives are within this of the best."""
-EXACT = 1e-15
-"""Objectives below this are zero: residuals of 1e-9, as data without noise leave."""
 ROUGH_ROWS = 120
 HOPELESS = 30.0
 """A start whose squared error on some of the rows is this far above the best is not finished on all of them."""
@@ -36,30 +31,16 @@ class Recipe(Enum):
     """The paper's own two stages with finite differences."""
 
 
-@dataclass(frozen=True, eq=False)
-class SearchResult:
-    """The best point, and where every start ended."""
-
-    u: FloatArray
-    value: float
-    optima: Optima
-
-    @property
-    def agreeing(self) -> BoolArray:
-        """The starts that ended at the best objective."""
-        return np.asarray(self.optima.value_S <= self.value * (1 + AGREE) + EXACT)
-
-
-def search(problem: Problem, starts_SP: FloatArray, delta: float) -> SearchResult:
+def search(problem: Problem, starts_SP: FloatArray, delta: float) -> Optima:
     """Descend from every start; with a few diverged runs once more without them in the descents by least squares."""
     first = _search(problem, problem, starts_SP, delta)
     squares = without_far_rows(problem, first.u)
     if squares is problem:
         return first
-    return min(first, _search(problem, squares, starts_SP, delta), key=lambda result: result.value)
+    return min(first, _search(problem, squares, starts_SP, delta), key=lambda optima: optima.value)
 
 
-def _search(problem: Problem, squares: Problem, starts_SP: FloatArray, delta: float) -> SearchResult:
+def _search(problem: Problem, squares: Problem, starts_SP: FloatArray, delta: float) -> Optima:
     """Descend by least squares on some rows of ``squares`` first, then by the objective on all rows."""
     some = spread_rows(squares, max(ROUGH_ROWS, 8 * len(problem.free)))
     rough = _restarted(some, descend(some, starts_SP, tolerance=1e-4))
@@ -69,8 +50,7 @@ def _search(problem: Problem, squares: Problem, starts_SP: FloatArray, delta: fl
     value_B = objective(problem, u_BP, problem.residuals(u_BP), delta)
     finished = finish(problem, u_BP[hopeful_B], delta, squares)
     u_BP[hopeful_B], value_B[hopeful_B] = finished.u_SP, finished.value_S
-    best = int(np.argmin(value_B))
-    return SearchResult(u_BP[best], float(value_B[best]), Optima(u_BP[basin_S], value_B[basin_S]))
+    return Optima(u_BP[basin_S], value_B[basin_S])
 
 
 def finish(problem: Problem, u_SP: FloatArray, delta: float, squares: Problem) -> Optima:
