@@ -24,8 +24,9 @@ import numpy as np
 from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError
 from loopscale.fitting import Observations, fit, frontier, load_public
+from loopscale.fitting.held_out import interval_score
 from loopscale.fitting.isoflop import isoflop
-from loopscale.fitting.scoreboard import KEEP, SWEEPS, interval_score
+from loopscale.fitting.scoreboard import KEEP, SWEEPS
 from loopscale.scaling import Points, ScalingLaw, above_optimum
 
 DECADES = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5)

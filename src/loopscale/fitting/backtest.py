@@ -15,7 +15,7 @@ from loopscale.core.tables import Table
 from loopscale.core.text import fact, text_table, warning
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.estimate import fit
-from loopscale.fitting.held_out import interval_score, top_decades
+from loopscale.fitting.held_out import score_intervals, top_decades
 from loopscale.fitting.resample import Progress
 from loopscale.fitting.residuals import DIVERGED
 from loopscale.fitting.result import RESAMPLES, Fit
@@ -218,20 +218,15 @@ def _origins(
 
 def _scored(fitted: Fit, hidden: Observations, label: str, level: float) -> Backtest:
     prediction = fitted.predict_points(hidden.points, level)
-    loss, value = np.log(hidden.loss), np.log(prediction.value)
-    low, high = np.log(prediction.low), np.log(prediction.high)
     inside_band = (prediction.law_low <= hidden.loss) & (hidden.loss <= prediction.law_high)
     score = BacktestScore(
         hidden=label,
         train_rows=len(fitted.observations),
         held_out=len(hidden),
         level=level,
-        coverage=float(np.mean((low <= loss) & (loss <= high))),
         law_coverage=float(np.mean(inside_band)),
-        mean_abs_relative_error=float(np.mean(np.abs(np.expm1(value - loss)))),
-        median_width=float(np.median(high - low)),
-        interval_score=interval_score(low, high, loss, level),
-        bias=float(np.mean(value - loss)),
+        mean_abs_relative_error=float(np.mean(np.abs(prediction.value / hidden.loss - 1))),
+        **score_intervals(hidden.loss, prediction.value, prediction.low, prediction.high, level)._asdict(),
     )
     source = fitted.observations.source
     return Backtest(source, score, (), fitted, hidden, prediction.value, prediction.low, prediction.high)

@@ -72,7 +72,10 @@ def compare(
         for k, name in enumerate(names):
             size = len(_coefficients(forms[name]) - {*settings[name].get("fixed", ()), *settings[name].get("tie", ())})
             scores.append(
-                SliceScore(part, name, size, int(rows.sum()), len(rows), *paired[k], relative[k], results[k].coverage)
+                SliceScore(
+                    slice=part, mapping=name, coefficients=size, rows=int(rows.sum()), runs=len(rows), **paired[k],
+                    relative_error=relative[k], coverage=results[k].coverage,
+                )
             )  # fmt: skip
         degenerate |= dict.fromkeys(
             f"{name} ({part})" for name, each in zip(names, results, strict=True) if each.degenerate
@@ -208,17 +211,20 @@ def _by_run(observations: Observations, errors: FloatArray) -> tuple[FloatArray,
 
 def _paired(
     squares: FloatArray, rows: IntArray, count: int, level: float, random: np.random.Generator
-) -> list[tuple[float, bool, float, float | None, float | None, float]]:
-    """Return for each mapping: RMSE, best or not, and its difference from the best with interval and share above."""
+) -> list[dict[str, Any]]:
+    """Return for each form, as fields of its score, the RMSE and how far it lies above the best."""
     rmse = np.sqrt(squares.sum(axis=1) / rows.sum())
     best = int(np.argmin(rmse))
     drawn = random.integers(len(rows), size=(count, len(rows)))
     again = np.sqrt(squares[:, drawn].sum(axis=-1) / rows[drawn].sum(axis=-1))
     above = again - again[best]
     low, high = np.quantile(above, tails(level), axis=1).tolist() if len(rows) > 1 else [[None] * len(rmse)] * 2
-    numbers = (rmse, np.arange(len(rmse)) == best, rmse - rmse[best], (above > 0).mean(axis=1))
-    score, is_best, difference, worse = (column.tolist() for column in numbers)
-    return list(zip(score, is_best, difference, low, high, worse, strict=True))
+    fields = {
+        "rmse": rmse.tolist(), "best": (np.arange(len(rmse)) == best).tolist(),
+        "difference": (rmse - rmse[best]).tolist(), "low": low, "high": high,
+        "worse": (above > 0).mean(axis=1).tolist(),
+    }  # fmt: skip
+    return [dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True)]
 
 
 def _coefficients(form: tuple[str, str]) -> set[str]:

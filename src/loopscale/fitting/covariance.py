@@ -13,7 +13,6 @@ from loopscale.core.errors import InputError
 from loopscale.scaling import tails
 
 if TYPE_CHECKING:
-    from loopscale.fitting.problem import Problem
     from loopscale.fitting.result import Fit
 
 
@@ -52,19 +51,17 @@ class Covariance:
         return np.asarray(np.divide(self.inverse, scale, out=np.zeros_like(self.inverse), where=scale > 0))
 
 
-def covariance(
-    problem: Problem, u: FloatArray, delta: float, run: NDArray[np.str_], linearised: tuple[FloatArray, FloatArray]
-) -> Covariance:
-    """Return the covariance of a Huber fit at its optimum ``u``, where the problem is ``linearised``."""
-    held = set(problem.at_bound(u))
+def fit_covariance(fit: Fit) -> Covariance:
+    """Return the covariance of the fit's free coefficients, but those on a bound."""
+    problem, delta, held = fit.problem, fit.delta, set(fit.at_bound)
     keep = np.array([name not in held for name in problem.free_names], dtype=bool)
-    residuals, jacobian = linearised
+    residuals, jacobian = fit.linearised
     weight = np.ones(len(residuals)) if problem.weight is None else problem.weight
     jacobian = jacobian[keep]
     # The share of rows within delta replaces the curvature of each: smoother than counting just those rows.
     inner = max(float(np.mean(np.abs(residuals) <= delta)), 1.0 / len(residuals))
     inverse = _inverse(inner * (jacobian * weight) @ jacobian.T)
-    scores, runs = _by_run(jacobian * weight * np.clip(residuals, -delta, delta), run)
+    scores, runs = _by_run(jacobian * weight * np.clip(residuals, -delta, delta), fit.observations.run)
     size, free = len(residuals), len(problem.free)
     small = runs / max(runs - 1, 1) * (size - 1) / max(size - free, 1)
     robust = small * inverse @ (scores @ scores.T) @ inverse
@@ -82,8 +79,3 @@ def _by_run(scores: FloatArray, run: NDArray[np.str_]) -> tuple[FloatArray, int]
 def _inverse(matrix: FloatArray) -> FloatArray:
     scale = 1.0 / np.sqrt(np.maximum(np.diag(matrix), 1e-300))
     return np.linalg.pinv(matrix * np.outer(scale, scale), rcond=1e-14, hermitian=True) * np.outer(scale, scale)
-
-
-def fit_covariance(fit: Fit) -> Covariance:
-    """Return the covariance of the fit's free coefficients."""
-    return covariance(fit.problem, fit.optimum, fit.delta, fit.observations.run, fit.linearised)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,30 @@ FOLDS = 5
 def top_decades(flops: FloatArray, decades: float) -> BoolArray:
     """Return the mask of the rows within the top ``decades`` of training compute."""
     return np.asarray(flops > flops.max() / 10**decades * (1 + 1e-9))
+
+
+class IntervalScores(NamedTuple):
+    """How well losses were predicted with intervals, in ln loss."""
+
+    coverage: float
+    """Share of the losses inside their interval."""
+    bias: float
+    """Mean of ln predicted - ln measured."""
+    median_width: float
+    interval_score: float
+
+
+def score_intervals(
+    measured: FloatArray, predicted: FloatArray, low: FloatArray, high: FloatArray, level: float
+) -> IntervalScores:
+    """Score predicted losses and their intervals against measured ones."""
+    loss, value, below, above = np.log(measured), np.log(predicted), np.log(low), np.log(high)
+    return IntervalScores(
+        coverage=float(np.mean((below <= loss) & (loss <= above))),
+        bias=float(np.mean(value - loss)),
+        median_width=float(np.median(above - below)),
+        interval_score=interval_score(below, above, loss, level),
+    )
 
 
 def interval_score(low: FloatArray, high: FloatArray, loss: FloatArray, level: float) -> float:

@@ -13,7 +13,7 @@ from loopscale.core.sealed import seal, unseal
 from loopscale.core.text import text_table
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.forecasting import Forecasts
-from loopscale.fitting.held_out import interval_score
+from loopscale.fitting.held_out import score_intervals
 from loopscale.scaling import ScalingLaw, with_repetition
 from loopscale.scaling.variables import check_variables
 
@@ -41,12 +41,13 @@ def check_forecasts(path: str | Path, runs: Observations, level: float = 0.9) ->
         )
     check_variables(law, later.points.experts, later.points.recurrence)
     law = law if later.points.unique_tokens is None else with_repetition(law)
-    new_run, loss = law.forecast(later.points, level), np.log(later.loss)
-    low, high = np.log(new_run.low), np.log(new_run.high)
+    new_run = law.forecast(later.points, level)
+    inside = (new_run.low <= later.loss) & (later.loss <= new_run.high)
+    scores = score_intervals(later.loss, new_run.loss, new_run.low, new_run.high, level)
     rows = [
         {"run": str(later.run[k]), "flops": float(later.points.train_flops[k]), "params": float(later.points.active[k]),
          "tokens": float(later.points.tokens[k]), "loss": float(new_run.loss[k]), "low": float(new_run.low[k]),
-         "high": float(new_run.high[k]), "measured": float(later.loss[k]), "inside": bool(low[k] <= loss[k] <= high[k])}
+         "high": float(new_run.high[k]), "measured": float(later.loss[k]), "inside": bool(inside[k])}
         for k in np.argsort(-later.points.train_flops, kind="stable").tolist()
     ]  # fmt: skip
     return {
@@ -55,8 +56,8 @@ def check_forecasts(path: str | Path, runs: Observations, level: float = 0.9) ->
         "level": level,
         "covered": sum(row["inside"] for row in rows),
         "runs": rows,
-        "bias": float(np.mean(np.log(new_run.loss) - loss)),
-        "score": interval_score(low, high, loss, level),
+        "bias": scores.bias,
+        "score": scores.interval_score,
     }
 
 

@@ -13,9 +13,9 @@ from loopscale.core.errors import InputError
 from loopscale.core.numerics import student_quantile
 from loopscale.core.tables import Table
 from loopscale.core.text import text_table
+from loopscale.fitting.backtest import backtest
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.data.public import load_public
-from loopscale.fitting.estimate import fit
 from loopscale.fitting.held_out import interval_score, top_decades
 from loopscale.fitting.result import Fit
 from loopscale.scaling import Points
@@ -86,23 +86,21 @@ def scoreboard(
 
 
 def entry(name: str, data: Observations, decades: float, level: float, resamples: int = RESAMPLES) -> Entry:
-    """Hide the top decades of a sweep's compute, forecast them from the rest, and score the forecasts."""
-    mask = top_decades(data.points.train_flops, decades)
-    if (~mask).sum() < FEWEST:
-        raise InputError(f"{int((~mask).sum())} rows are left with {decades:g} decades hidden")
-    fitted, hidden = fit(data.where(~mask), resamples=resamples), data.where(mask)
-    new_run, loss = fitted.law.forecast(hidden.points, level), np.log(hidden.loss)
-    low, high = np.log(new_run.low), np.log(new_run.high)
+    """Backtest a sweep with its top decades of compute hidden, and score the rivals on the same rows."""
+    left = int((~top_decades(data.points.train_flops, decades)).sum())
+    if left < FEWEST:
+        raise InputError(f"{left} rows are left with {decades:g} decades hidden")
+    test = backtest(data, decades=decades, level=level, rolling=False, resamples=resamples)
+    hidden, loss = test.hidden, np.log(test.hidden.loss)
     last = int(np.argmax(hidden.points.train_flops))
-    errors = np.log(new_run.loss) - loss
     return Entry(
-        sweep=name, decades=decades, fitted=int((~mask).sum()), hidden=int(mask.sum()), level=level,
-        forecast=float(new_run.loss[last]), low=float(new_run.low[last]), high=float(new_run.high[last]),
-        measured=float(hidden.loss[last]), coverage=float(np.mean((low <= loss) & (loss <= high))),
-        error=float(np.mean(np.abs(errors))), bias=float(np.mean(errors)),
-        score=interval_score(low, high, loss, level),
-        law_score=interval_score(*_law(fitted, hidden.points, level), loss, level),
-        line_score=interval_score(*_plane(data.where(~mask), hidden.points, level), loss, level),
+        sweep=name, decades=decades, fitted=test.score.train_rows, hidden=test.score.held_out, level=level,
+        forecast=float(test.predicted[last]), low=float(test.low[last]), high=float(test.high[last]),
+        measured=float(hidden.loss[last]), coverage=test.score.coverage,
+        error=float(np.mean(np.abs(np.log(test.predicted) - loss))), bias=test.score.bias,
+        score=test.score.interval_score,
+        law_score=interval_score(*_law(test.fit, hidden.points, level), loss, level),
+        line_score=interval_score(*_plane(test.fit.observations, hidden.points, level), loss, level),
     )  # fmt: skip
 
 
