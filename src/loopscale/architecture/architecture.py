@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,7 @@ class Architecture:
         """
         passes = self._passes(recurrence)
         exits = passes if per_loop_supervision else 1
-        cost = self._forward(lambda layer: layer.mean_seen(context), padding)
+        cost = partial(self._forward, seen=lambda layer: layer.mean_seen(context), padding=padding)
         head = exits * 2 * self.width * self.vocabulary
         blocks = cost(self.prelude) + self._loop_cost(cost, passes) + exits * cost(self.coda)
         whole = 3 * (blocks + head) + recomputed * blocks
@@ -209,7 +210,7 @@ class Architecture:
 
     def real_inference_flops_per_token(self, recurrence: ArrayLike | None = None, *, context: int) -> Size:
         """Return the real cost of one generated token that attends to ``context`` positions."""
-        cost = self._forward(lambda layer: layer.seen(context))
+        cost = partial(self._forward, seen=lambda layer: layer.seen(context))
         head = 2 * self.width * self.vocabulary
         return cost(self.prelude) + self._loop_cost(cost, self._passes(recurrence)) + (cost(self.coda) + head)
 
@@ -267,7 +268,7 @@ class Architecture:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the architecture as plain values, ready for JSON."""
-        return {"kind": "architecture", "schema": SCHEMA, **plain(self, self.name)}
+        return {"kind": "architecture", "schema": SCHEMA, **_as_json(self, self.name)}
 
     @classmethod
     def from_dict(cls, data: object, where: str = "architecture") -> Architecture:
@@ -323,14 +324,12 @@ class Architecture:
     def _sum(self, stacks: Iterator[Stack] | tuple[Stack, ...], count: Callable[[Layer, Size], Size]) -> Size:
         return sum(stack.count * count(stack.layer, self.width) for stack in stacks)
 
-    def _forward(self, seen: Callable[[Layer], float], padding: Size = 1.0) -> Callable[[tuple[Stack, ...]], Size]:
-        def cost(stacks: tuple[Stack, ...]) -> Size:
-            one = (
-                s.layer.matmul_flops(self.width, padding) + s.layer.attention.score_flops(seen(s.layer)) for s in stacks
-            )
-            return sum(stack.count * flops for stack, flops in zip(stacks, one, strict=True))
-
-        return cost
+    def _forward(self, stacks: tuple[Stack, ...], seen: Callable[[Layer], float], padding: Size = 1.0) -> Size:
+        """Return the FLOPs of one token through layers that attend to so many positions as ``seen`` says."""
+        return self._sum(
+            stacks,
+            lambda layer, width: layer.matmul_flops(width, padding) + layer.attention.score_flops(seen(layer)),
+        )
 
     def _loop_cost(self, cost: Callable[[tuple[Stack, ...]], Size], passes: Size) -> Size:
         return (
@@ -343,30 +342,29 @@ class Architecture:
         parts = self.pass_parts
         if parts is None or parts.passes == 1:
             return 0
-        return sum(stack.count * parts.adapters(stack.layer, self.width) for stack in self.loop_block)
+        return self._sum(self.loop_block, parts.adapters)
 
     def _of_later_passes(self, count: Callable[[PassParts, Layer, Size], Size]) -> Size:
         parts = self.pass_parts
         if parts is None:
             return 0
-        one = sum(stack.count * count(parts, stack.layer, self.width) for stack in self.loop_block)
-        return (parts.passes - 1) * one
+        return (parts.passes - 1) * self._sum(self.loop_block, partial(count, parts))
 
     def _cached(self, stacks: tuple[Stack, ...], context: int) -> Size:
-        return sum(s.count * s.layer.attention.cached() * s.layer.seen(context) for s in stacks)
+        return self._sum(stacks, lambda layer, _: layer.attention.cached() * layer.seen(context))
 
 
-def plain(value: Any, name: str = "value") -> Any:
+def _as_json(value: Any, name: str) -> Any:
     """Return a value of an architecture as JSON has it; real-valued sizes have no file."""
     if isinstance(value, bool | str) or value is None:
         return value
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, tuple):
-        return [plain(item, name) for item in value]
+        return [_as_json(item, name) for item in value]
     if is_dataclass(value):
         kind = {"kind": KINDS[type(value)]} if type(value) in KINDS else {}
-        return kind | {field.name: plain(getattr(value, field.name), field.name) for field in fields(value)}
+        return kind | {field.name: _as_json(getattr(value, field.name), field.name) for field in fields(value)}
     try:
         return operator.index(value)
     except TypeError:

@@ -92,7 +92,7 @@ class ConfigFields:
         return self._defaults[name]
 
 
-def plain(
+def unlooped(
     c: ConfigFields,
     attention: Attention | LatentAttention,
     blocks: Sequence[Block],

@@ -21,10 +21,10 @@ from loopscale.architecture.config_parts import (
     late_windows,
     latent,
     mixture,
-    plain,
     sparse_steps,
     stack_of,
     switched_windows,
+    unlooped,
     windows,
 )
 from loopscale.architecture.layers import (
@@ -40,47 +40,47 @@ from loopscale.core.files import read_json
 def llama(c: ConfigFields) -> Architecture:
     """Llama and Granite."""
     block = FeedForward(c.size("intermediate_size"), bias=c.flag("mlp_bias"))
-    return plain(c, biased(c, grouped(c)), everywhere(c, block))
+    return unlooped(c, biased(c, grouped(c)), everywhere(c, block))
 
 
 def mistral(c: ConfigFields) -> Architecture:
     """Mistral and Phi-3: one window for all layers, if any."""
-    return plain(c, grouped(c), dense(c), windows(c, lambda i: True))
+    return unlooped(c, grouped(c), dense(c), windows(c, lambda i: True))
 
 
 def qwen2(c: ConfigFields) -> Architecture:
     """Qwen2: biased queries, keys and values."""
-    return plain(c, replace(grouped(c), qkv_bias=True), dense(c), late_windows(c))
+    return unlooped(c, replace(grouped(c), qkv_bias=True), dense(c), late_windows(c))
 
 
 def qwen3(c: ConfigFields) -> Architecture:
     """Qwen3: queries and keys normalised per head."""
     attention = replace(biased(c, grouped(c)), qk_norm=QKNorm.HEAD)
-    return plain(c, attention, dense(c), late_windows(c))
+    return unlooped(c, attention, dense(c), late_windows(c))
 
 
 def olmo2(c: ConfigFields) -> Architecture:
     """OLMo 2: queries and keys normalised over their full width; two norms, after the blocks."""
-    return plain(c, replace(biased(c, grouped(c)), qk_norm=QKNorm.FULL), dense(c))
+    return unlooped(c, replace(biased(c, grouped(c)), qk_norm=QKNorm.FULL), dense(c))
 
 
 def olmo3(c: ConfigFields) -> Architecture:
     """OLMo 3: OLMo 2 with three windowed layers to each full one."""
     attention = replace(biased(c, grouped(c)), qk_norm=QKNorm.FULL)
-    return plain(c, attention, dense(c), windows(c, lambda i: (i + 1) % 4 != 0))
+    return unlooped(c, attention, dense(c), windows(c, lambda i: (i + 1) % 4 != 0))
 
 
 def gemma3(c: ConfigFields) -> Architecture:
     """Gemma 3: four norms a layer, queries and keys normalised per head, five windowed layers to each full one."""
     attention = replace(biased(c, grouped(c)), qk_norm=QKNorm.HEAD)
     period = c.size("sliding_window_pattern")
-    return plain(c, attention, dense(c), windows(c, lambda i: (i + 1) % period != 0), norms=4)
+    return unlooped(c, attention, dense(c), windows(c, lambda i: (i + 1) % period != 0), norms=4)
 
 
 def mixtral(c: ConfigFields) -> Architecture:
     """Mixtral: experts in every layer."""
     experts = mixture(c, c.size("intermediate_size"))
-    return plain(c, grouped(c), everywhere(c, experts), windows(c, lambda i: True))
+    return unlooped(c, grouped(c), everywhere(c, experts), windows(c, lambda i: True))
 
 
 def olmoe(c: ConfigFields) -> Architecture:
@@ -88,7 +88,7 @@ def olmoe(c: ConfigFields) -> Architecture:
     attention = replace(biased(c, grouped(c)), qk_norm=QKNorm.FULL)
     if attention.heads * attention.head_size != c.size("hidden_size"):
         raise c.wrong("head_dim", attention.head_size, "absent, or hidden_size / num_attention_heads, in this family")
-    return plain(c, attention, everywhere(c, mixture(c, c.size("intermediate_size"))))
+    return unlooped(c, attention, everywhere(c, mixture(c, c.size("intermediate_size"))))
 
 
 def qwen2_moe(c: ConfigFields) -> Architecture:
@@ -97,20 +97,20 @@ def qwen2_moe(c: ConfigFields) -> Architecture:
     attention = replace(grouped(c), qkv_bias=c.flag("qkv_bias"))
     blocks = sparse_steps(c, shared_hidden=shared, shared_gate=True)
     last = c.size("max_window_layers", least=0)
-    return plain(c, attention, blocks, switched_windows(c, lambda i: i % 2 == 0 and i < last))
+    return unlooped(c, attention, blocks, switched_windows(c, lambda i: i % 2 == 0 and i < last))
 
 
 def qwen3_moe(c: ConfigFields) -> Architecture:
     """Qwen3-MoE: Qwen3's attention, and experts in all layers but those that the config sets apart."""
     attention = replace(biased(c, grouped(c)), qk_norm=QKNorm.HEAD)
-    return plain(c, attention, sparse_steps(c), switched_windows(c, lambda i: True))
+    return unlooped(c, attention, sparse_steps(c), switched_windows(c, lambda i: True))
 
 
 def gpt_oss(c: ConfigFields) -> Architecture:
     """gpt-oss: sinks, biases everywhere, and a window in every other layer."""
     experts = replace(mixture(c, c.size("intermediate_size")), bias=True, router_bias=True)
     attention = replace(biased(c, grouped(c)), sinks=True)
-    return plain(c, attention, everywhere(c, experts), windows(c, lambda i: i % 2 == 0))
+    return unlooped(c, attention, everywhere(c, experts), windows(c, lambda i: i % 2 == 0))
 
 
 def deepseek_v3(c: ConfigFields) -> Architecture:
@@ -123,12 +123,12 @@ def deepseek_v3(c: ConfigFields) -> Architecture:
     experts = replace(mixture(c, hidden, ("n_routed_experts", "num_local_experts")), shared_hidden=shared)
     first, step = c.size("first_k_dense_replace", least=0), c.size("moe_layer_freq")
     blocks: list[Block] = [experts if i >= first and i % step == 0 else dense for i in range(depth(c))]
-    return plain(c, latent(c), blocks)
+    return unlooped(c, latent(c), blocks)
 
 
 def ouro(c: ConfigFields) -> Architecture:
     """Ouro: every layer loops; four norms a layer, and a gate that says when to leave."""
-    once = plain(c, grouped(c), dense(c), late_windows(c), norms=4)
+    once = unlooped(c, grouped(c), dense(c), late_windows(c), norms=4)
     gate = once.width + 1
     passes = c.size("total_ut_steps")
     return replace(once, prelude=(), loop_block=once.prelude, recurrence=passes, other=once.other + gate)

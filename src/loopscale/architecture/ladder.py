@@ -87,9 +87,13 @@ def at_width(
     depth = round(depth_rule(width)) if layers is None else layers
     if depth < 2 * EDGE_LAYERS:
         raise InputError(f"layers {depth} leave no room for the prelude and the coda; give {2 * EDGE_LAYERS} or more")
-    layer = _layer(width, _routed(experts, active_experts), active_experts)
-    if isinstance(layer.feed_forward, MixtureOfExperts) and 4 * width % active_experts:
-        raise InputError(f"active experts {active_experts} do not divide the feed-forward width {4 * width}")
+    routed = _routed(experts, active_experts)
+    block: FeedForward | MixtureOfExperts = FeedForward(4 * width)
+    if routed > active_experts:
+        if 4 * width % active_experts:
+            raise InputError(f"active experts {active_experts} do not divide the feed-forward width {4 * width}")
+        block = MixtureOfExperts(routed, active_experts, 4 * width // active_experts)
+    layer = Layer(Attention(width // HEAD_SIZE, KV_HEADS, HEAD_SIZE), block)
     return Architecture(
         width=width,
         vocabulary=vocabulary,
@@ -141,10 +145,3 @@ def _routed(experts: float, active_experts: int) -> int:
             f"(k = {active_experts} here)"
         )
     return round(routed)
-
-
-def _layer(width: int, routed: int, active_experts: int) -> Layer:
-    attention = Attention(width // HEAD_SIZE, KV_HEADS, HEAD_SIZE)
-    if routed == active_experts:
-        return Layer(attention, FeedForward(4 * width))
-    return Layer(attention, MixtureOfExperts(routed, active_experts, 4 * width // active_experts))

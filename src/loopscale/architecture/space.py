@@ -104,23 +104,19 @@ class Space:
                 "a model known by its size alone has no KV cache", field="context",
                 remedy="plan over rungs, widths or a config instead",
             )  # fmt: skip
-        sizes = [
-            [
-                model.kv_bytes(
-                    int(R), context=context, batch=batch, bits=bits, kept_passes=kept_passes, kept_window=kept_window
-                )
-                for R in self.recurrences
-            ]
-            for model in self.models
-        ]
-        return np.moveaxis(np.asarray(sizes, float), 1, -1).reshape(self.shape)
+        return self._of_models(
+            lambda model, passes: model.kv_bytes(
+                passes, context=context, batch=batch, bits=bits, kept_passes=kept_passes, kept_window=kept_window
+            ),
+            self.recurrences,
+        )
 
     def output_head(self) -> FloatArray:
         """Return the weights of the output head, (S, K); none for models that are known by their size alone."""
         if not self.models:
             return np.zeros(self.active.shape)
-        heads = [np.asarray(model.vocabulary * model.width, float) for model in self.models]
-        return np.broadcast_to(heads[0] if len(heads) == 1 else np.reshape(heads, self.active.shape), self.active.shape)
+        vocabulary = np.array([model.vocabulary for model in self.models], float)
+        return np.asarray(self.width * (vocabulary.reshape(self.active.shape) if len(self.models) > 1 else vocabulary))
 
     def real_train_flops(
         self, recurrences: IntArray, *, context: int, padding: Callable[[Architecture], float]
@@ -132,13 +128,15 @@ class Space:
         """
         if not self.models:
             return np.asarray(costs.train_flops(self.unrolled(recurrences)))
+        return self._of_models(
+            lambda model, passes: model.real_train_flops_per_token(passes, context=context, padding=padding(model)),
+            recurrences,
+        )
+
+    def _of_models(self, cost: Callable[[Architecture, FloatArray], Any], recurrences: IntArray) -> FloatArray:
+        """Return a cost of every model at each recurrence, on (S, K, P)."""
         per_model = [
-            model.real_train_flops_per_token(
-                recurrences.astype(float).reshape(-1, *(1,) * np.ndim(model.active)),
-                context=context,
-                padding=padding(model),
-            )
-            for model in self.models
+            cost(model, recurrences.astype(float).reshape(-1, *(1,) * np.ndim(model.active))) for model in self.models
         ]
         return np.moveaxis(np.asarray(per_model, float), 1, -1).reshape(*self.active.shape, len(recurrences))
 
