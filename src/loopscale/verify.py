@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from loopscale.core.errors import InputError, LoopscaleError, StorageError, shown
+from loopscale.core.errors import InputError, LoopscaleError, StorageError, check_extra, shown
 from loopscale.core.files import CHECKSUM, SEAL, check_seal, kind_of, read_json
 
 
@@ -151,8 +151,6 @@ def _table(path: Path) -> Check:
 
 
 def _run(folder: Path) -> Iterator[Check]:
-    from loopscale.core.errors import check_extra
-
     check_extra("train", "checking a run")
     from loopscale.train.run_dir import read_summary, stored_config
 
@@ -241,8 +239,6 @@ def _model(folder: Path) -> Iterator[Check]:
 
 def _finite_weights(folder: Path) -> str:
     """Read every tensor and refuse values that are not finite."""
-    from loopscale.core.errors import check_extra
-
     check_extra("train", "checking weights")
     from loopscale.model.loading import check_finite_files
 
@@ -250,8 +246,6 @@ def _finite_weights(folder: Path) -> str:
 
 
 def _tokens(folder: Path) -> Iterator[Check]:
-    from loopscale.core.errors import check_extra
-
     check_extra("train", "checking tokens")
     from loopscale.train.data.token_store import TokenStore
 
@@ -264,8 +258,6 @@ def _tokens(folder: Path) -> Iterator[Check]:
 
 
 def _sweep(folder: Path) -> Iterator[Check]:
-    from loopscale.core.errors import check_extra
-
     check_extra("train", "checking a sweep")
     from loopscale.sweep.store import Store, run_folder
 

@@ -34,12 +34,9 @@ def fact(label: str, text: str) -> list[str]:
 def warning(problem: str, remedy: str = "", kind: str = "warning") -> list[str]:
     """Return a warning as lines, with what to do about it on the next line."""
     lines = wrap(f"{kind}: {problem}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return (
-        lines
-        + wrap(f"help: {remedy}", WIDTH, initial_indent="  ", subsequent_indent="        ", break_on_hyphens=False)
-        if remedy
-        else lines
-    )
+    if remedy:
+        lines += wrap(f"help: {remedy}", WIDTH, initial_indent="  ", subsequent_indent=" " * 8, break_on_hyphens=False)
+    return lines
 
 
 def side_by_side(entries: Sequence[tuple[str, ...]], width: int = WIDTH, indent: int = 2) -> Iterator[str]:

@@ -118,7 +118,7 @@ class _Tree:
         fixed = [term for term in coefficients if term.term is Term.IRREDUCIBLE]
         floor = 0.7 * float(np.min(loss)) if fixed else 0.0
         values |= {term.name: floor / len(fixed) for term in fixed}
-        varying = [term for term in self.terms if self._variables(term)]
+        varying = [term for term in self.terms if any(self.symbols[name] in term.free_symbols for name in VARIABLES)]
         part = (float(np.mean(loss)) - floor) / max(len(varying), 1)
         for summand in varying:
             scales = [c for c in coefficients if c.role is Role.SCALE and self.symbols[c.name] in summand.free_symbols]
@@ -126,9 +126,6 @@ class _Tree:
                 size = self._mean(summand, values | {scales[0].name: 1.0}, x)
                 values[scales[0].name] = part / size if size > 0 and math.isfinite(size) else 1.0
         return {c.name: float(np.clip(values[c.name], c.lower, c.upper)) for c in coefficients}
-
-    def _variables(self, summand: Any) -> list[str]:
-        return [name for name in VARIABLES if self.symbols[name] in summand.free_symbols]
 
     def _mean(self, summand: Any, values: Mapping[str, float], x: Inputs) -> float:
         at = {"N": np.log(x.N), "D": np.log(x.D), "E": x.E, "R": x.R, "U": np.log(x.D if x.U is None else x.U)}
@@ -220,7 +217,9 @@ def _names(tree: ast.Expression, expression: str) -> list[str]:
             "write it like 'c + A/N**alpha + B/D**beta'"
         )
     if len(coefficients) > MOST_COEFFICIENTS:
-        raise InputError(f"expression: it has {len(coefficients)} coefficients; it should have at most 20")
+        raise InputError(
+            f"expression: it has {len(coefficients)} coefficients; it should have at most {MOST_COEFFICIENTS}"
+        )
     return names
 
 
@@ -247,7 +246,10 @@ def _built(node: ast.expr, symbols: Mapping[str, Any], sympy: Any) -> Any:
         case ast.BinOp(op=ast.BitXor()):
             raise InputError("expression: write a power with **, like N**alpha, not with ^")
         case ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) if name in FUNCTIONS:
-            return _called(name, _built(argument, symbols, sympy), sympy)
+            inner = _built(argument, symbols, sympy)
+            if inner.is_number:
+                return _number(getattr(math, name), (inner,), sympy)
+            return sympy.log(inner) / sympy.log(sympy.Float(10)) if name == "log10" else getattr(sympy, name)(inner)
         case ast.Call(func=ast.Name(id=name)):
             raise InputError(
                 f"expression: function {shown(name)} is not known{nearest(name, FUNCTIONS)}; "
@@ -265,12 +267,6 @@ def _number(operation: Callable[..., Any], values: tuple[Any, ...], sympy: Any) 
     if isinstance(result, complex) or not math.isfinite(result):
         raise InputError("expression: a number in it divides by zero, overflows or leaves the real numbers")
     return sympy.Float(result)
-
-
-def _called(name: str, argument: Any, sympy: Any) -> Any:
-    if argument.is_number:
-        return _number(getattr(math, name), (argument,), sympy)
-    return sympy.log(argument) / sympy.log(sympy.Float(10)) if name == "log10" else getattr(sympy, name)(argument)
 
 
 def _coefficients(tree: _Tree, bounds: Mapping[str, tuple[float, float]]) -> tuple[Coefficient, ...]:
@@ -295,7 +291,8 @@ def _coefficient(name: str, tree: _Tree, bounds: tuple[float, float] | None) -> 
     low, high = bounds or (_IRREDUCIBLE if not variables else _BOUNDS[role])
     if bounds is None and role is Role.EXPONENT and _rises(summands[0], tree):
         low, high = -high, -low
-    return Coefficient(name, low, high, f"coefficient of {_written(variables)}", term, role)
+    place = f"the term in {', '.join(sorted(variables))}" if variables else "the irreducible loss"
+    return Coefficient(name, low, high, f"coefficient of {place}", term, role)
 
 
 def _role(symbol: Any, summands: list[Any]) -> Role:
@@ -318,10 +315,6 @@ def _real(number: Any) -> float:
     """Return a number of sympy as a float; one that is not real is not a number here."""
     value = complex(number)
     return value.real if value.imag == 0 else math.nan
-
-
-def _written(variables: set[str]) -> str:
-    return "the irreducible loss" if not variables else f"the term in {', '.join(sorted(variables))}"
 
 
 def _middle(term: Coefficient) -> float:

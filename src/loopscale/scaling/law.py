@@ -238,8 +238,8 @@ class ScalingLaw:
         Ten times the size at given tokens is one decade, as it is in compute.
         """
         decades = np.zeros(points.shape)
-        for axis, value in self._along(points).items():
-            decades = decades + np.minimum(np.log10(self.fitted_range.factor(axis, value)), MOST_DECADES)
+        for factor in self._factors(points).values():
+            decades = decades + np.minimum(np.log10(factor), MOST_DECADES)
         return decades
 
     def resampled_laws(self) -> Iterator[ScalingLaw]:
@@ -284,28 +284,29 @@ class ScalingLaw:
         at = dict(zip(AXES, (points.active, points.tokens, points.experts, points.recurrence), strict=True))
         return at | ({"epochs": points.tokens / points.unique} if self.outer.uses_unique else {})
 
+    def _factors(self, points: Points) -> dict[str, FloatArray]:
+        """Return how many times beyond the fitted range points lie along each axis; 1 inside."""
+        return {axis: self.fitted_range.factor(axis, value) for axis, value in self._along(points).items()}
+
     def trust(self, points: Points) -> Trust:
         """Return how far the law's loss at one point can be trusted; of several points, at the farthest."""
-        factors, reasons = {}, []
-        along = self._along(points)
+        along, factors = self._along(points), self._factors(points)
+        reasons = []
         for axis in AXES:
-            value = along[axis]
-            factor = self.fitted_range.factor(axis, value)
-            factors[axis] = float(np.max(factor))
-            if factors[axis] > 1:
-                worst = float(np.ravel(value)[int(np.argmax(factor))])
+            if (factors[axis] > 1).any():
+                worst = float(np.ravel(along[axis])[int(np.argmax(factors[axis]))])
                 reasons.append(self.fitted_range.reason(axis, worst))
             elif None in getattr(self.fitted_range, axis):
                 reasons.append(f"the law's source does not state the whole fitted range of {axis}")
         reasons += [f"the law is degenerate: {reason}" for reason in self.degenerate]
         level = max(self.trust_levels(points).ravel().tolist(), key=list(TRUST_LEVELS).index)
-        return Trust(level, tuple(reasons), factors)
+        return Trust(level, tuple(reasons), {axis: float(np.max(factors[axis])) for axis in AXES})
 
     def trust_levels(self, points: Points) -> NDArray[np.str_]:
         """Return the level of trust in the loss at each point: by its worst axis, lower for a poorly known law."""
-        along, worst = self._along(points), np.ones(points.shape)
+        factors, worst = self._factors(points), np.ones(points.shape)
         for axis in AXES:
-            worst = np.maximum(worst, self.fitted_range.factor(axis, along[axis]))
+            worst = np.maximum(worst, factors[axis])
         stated = all(None not in getattr(self.fitted_range, axis) for axis in AXES)
         names = list(TRUST_LEVELS)
         least = names.index("far" if self.degenerate else "inside" if stated else "near")

@@ -228,7 +228,10 @@ def find_law(law: Any = None, group: str | None = None) -> ScalingLaw:
             raise InputError(f"law {law} has no groups", field="group", remedy="leave `group` out")
         return with_uncertainty(law)
     if isinstance(law, Path) or (isinstance(law, str) and (law.endswith(".json") or is_file(law))):
-        return _from_file(law, group)
+        data: Any = read_json(law)
+        if kind_of(data, str(law)) == "fit":
+            return ScalingLaw.from_dict(data.get("law"), f"{law}: law", group)
+        return ScalingLaw.from_dict(data, str(law), group)
     hint = nearest(law, PUBLISHED) if isinstance(law, str) else ""
     raise InputError(
         f"law {shown(law)} is neither a published law{hint} nor a file; choose from {', '.join(PUBLISHED)}"
@@ -278,30 +281,20 @@ def repetition_text(law: ScalingLaw, points: Points) -> str:
     return f"each token is seen {epochs:.3g} times{discount}"
 
 
-def _from_file(path: str | Path, group: str | None) -> ScalingLaw:
-    """Read a law file, the law inside a fit file, or that of one group."""
-    data: Any = read_json(path)
-    if kind_of(data, str(path)) == "fit":
-        return ScalingLaw.from_dict(data.get("law"), f"{path}: law", group)
-    return ScalingLaw.from_dict(data, str(path), group)
-
-
 def laws() -> Table:
     """Return the published laws: name, form, what they were fitted on, and their source."""
-    return Table.from_records([_record(law) for law in PUBLISHED.values()])
-
-
-def _record(law: ScalingLaw) -> dict[str, Any]:
-    spans = {
-        f"{axis}_{end}": getattr(law.fitted_range, axis)[k] for axis in AXES for k, end in enumerate(("min", "max"))
-    }
-    return {
-        "name": law.name,
-        "outer": law.outer.name,
-        "mapping": law.mapping.name,
-        "counts": law.counts.value,
-        **spans,
-        "rmse": law.rmse,
-        "equation": law.equation(),
-        "source": law.source,
-    }
+    ends = [(axis, k, end) for axis in AXES for k, end in enumerate(("min", "max"))]
+    rows = [
+        {
+            "name": law.name,
+            "outer": law.outer.name,
+            "mapping": law.mapping.name,
+            "counts": law.counts.value,
+            **{f"{axis}_{end}": getattr(law.fitted_range, axis)[k] for axis, k, end in ends},
+            "rmse": law.rmse,
+            "equation": law.equation(),
+            "source": law.source,
+        }
+        for law in PUBLISHED.values()
+    ]
+    return Table.from_records(rows)
