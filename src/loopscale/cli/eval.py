@@ -18,7 +18,6 @@ from loopscale.cli.params import COUNTS, EXITS, INTEGERS, WHOLE, output_options
 from loopscale.cli.subjects import check_recurrence
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
-from loopscale.core.files import RECURRENCE
 from loopscale.core.progress import ResultBar
 from loopscale.evaluate import Benchmark, Result, ResultStore, Suite, kept_models, make_rows, read_checkpoint
 from loopscale.evaluate.rows import baseline_flops
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from loopscale.evaluate.tasks import Tasks
     from loopscale.evaluate.texts import Text
 
+MOST_PASSES = 4_096
+"""Passes through the loop that a model is evaluated with at most."""
 TEXT_METRICS = {"loss": "loss", "perplexity": "perplexity", "bits/byte": "bits_per_byte", "KV cost": "kv_cost"}
 
 
@@ -253,10 +254,10 @@ def _tasks_of(benchmarks: tuple[Benchmark, ...], settings: EvalSettings) -> tupl
 def _passes(checkpoint: Checkpoint, recurrences: tuple[int, ...] | None, settings: EvalSettings) -> tuple[int, ...]:
     """Return the recurrences to evaluate at; early exit and smaller caches take the largest."""
     architecture = checkpoint.model.architecture
-    if architecture.recurrence > RECURRENCE:
+    if architecture.recurrence > MOST_PASSES:
         raise InputError(
             f"{checkpoint.path}: recurrence is {architecture.recurrence:,} in its config; "
-            f"it should be at most {RECURRENCE:,}"
+            f"it should be at most {MOST_PASSES:,}"
         )
     first = architecture.recurrence if checkpoint.as_trained else 1
     wanted = recurrences or tuple(range(first, architecture.recurrence + 1))

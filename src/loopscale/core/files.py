@@ -33,8 +33,6 @@ TABLE_CELLS = 20_000_000
 """Rows times columns of a table; as Python objects they take more than a gigabyte."""
 SILENCE_SECONDS = 20.0
 """How long a pipe that is read may send nothing."""
-RECURRENCE = 4_096
-"""Passes through the loop block."""
 
 
 def check_size(path: str | Path, most: int = TEXT_BYTES) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec
 
 from loopscale.core.devices import DEVICES
 from loopscale.core.errors import InputError, nearest, shown
@@ -32,6 +32,8 @@ from loopscale.core.quantities import (
 if TYPE_CHECKING:
     from loopscale.core.arrays import FloatArray
     from loopscale.planning.grid import Grid
+
+P = ParamSpec("P")
 
 LEAST_MEMORY = 1e6
 """Bytes below which an amount of memory is taken for a missing unit."""
@@ -107,27 +109,28 @@ class Slider:
 class BudgetField:
     """One limit or setting of a budget."""
 
-    name: str
     label: str
     """In sentences: "memory"."""
-    unit: str
-    """What follows the value in a sentence, and stands beside the control; empty where the value carries it."""
     amount: Amount
     group: Group
     help: str
-    default: float | None
-    relaxed: float | None
-    """For a limit: the factor by which it is loosened to see what that would buy. None for a setting."""
-    counts_with: tuple[str, ...]
-    """It changes nothing unless one of these is set; empty for a field that always counts."""
     slider: Slider
-    title: str
-    """On the page: "Memory at inference"."""
-    term: str
+    _: dataclasses.KW_ONLY
+    name: str = ""
+    unit: str = ""
+    """What follows the value in a sentence, and stands beside the control; empty where the value carries it."""
+    default: float | None = None
+    relaxed: float | None = None
+    """For a limit: the factor by which it is loosened to see what that would buy. None for a setting."""
+    counts_with: tuple[str, ...] = ()
+    """It changes nothing unless one of these is set; empty for a field that always counts."""
+    title: str = ""
+    """On the page: "Memory at inference"; the label unless given."""
+    term: str = ""
     """The entry of the page's glossary."""
-    need: Callable[[Grid], FloatArray] | None
+    need: Callable[[Grid], FloatArray] | None = None
     """For a limit that candidates need: what each candidate needs of it, broadcast to (F, S, K, P)."""
-    excluded: str
+    excluded: str = "needs {need}"
     """Why a candidate is ruled out that needs more; ``{need}`` is what it needs."""
 
     @property
@@ -153,7 +156,7 @@ class BudgetField:
         writers = {POWER.write: "power", CONTEXT.write: "count", WHOLE.write: "count"}
         return {
             "name": self.name,
-            "label": self.title,
+            "label": self.title or self.label[:1].upper() + self.label[1:],
             "unit": self.unit,
             "about": self.help,
             "group": self.group.value,
@@ -166,30 +169,17 @@ class BudgetField:
         }
 
 
-def _field(
-    label: str,
-    amount: Amount,
-    group: Group,
-    help: str,  # noqa: A002
-    slider: Slider,
-    *,
-    unit: str = "",
-    default: float | None = None,
-    relaxed: float | None = None,
-    counts_with: tuple[str, ...] = (),
-    title: str = "",
-    term: str = "",
-    need: Callable[[Grid], FloatArray] | None = None,
-    excluded: str = "needs {need}",
-) -> Any:
-    facts = {
-        "label": label, "unit": unit, "amount": amount, "group": group, "help": help, "default": default,
-        "relaxed": relaxed, "counts_with": counts_with, "slider": slider,
-        "title": title or label[:1].upper() + label[1:], "term": term, "need": need, "excluded": excluded,
-    }  # fmt: skip
-    return dataclasses.field(default=default, metadata={"facts": facts})
+def _described_by(facts: Callable[P, BudgetField]) -> Callable[P, Any]:
+    """Return a function that declares a field of the budget, with the arguments of ``facts``."""
+
+    def field(*arguments: P.args, **named: P.kwargs) -> Any:
+        described = facts(*arguments, **named)
+        return dataclasses.field(default=described.default, metadata={"described": described})
+
+    return field
 
 
+_field = _described_by(BudgetField)
 CONTEXTS = tuple(512.0 * 2**k for k in range(12))
 WIDTHS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 16.0, 32.0)
 
@@ -345,7 +335,7 @@ class Budget:
 
 
 FIELDS: Mapping[str, BudgetField] = MappingProxyType(
-    {field.name: BudgetField(field.name, **field.metadata["facts"]) for field in fields(Budget)}
+    {field.name: dataclasses.replace(field.metadata["described"], name=field.name) for field in fields(Budget)}
 )
 """Every field of a budget by name, in the order in which they are listed."""
 
