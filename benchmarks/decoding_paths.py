@@ -1,4 +1,4 @@
-"""What the experts' paths for one token and for few tokens gain in greedy decoding, over the path for many tokens.
+"""What the experts' path for a single token gains in greedy decoding, over the path for many tokens.
 
 The same model runs with and without it in turn, on one thread; CPU time, so that other work on the machine matters
 little. A path that gains less than 1.2x at width 256 or more is not worth its lines.
@@ -17,7 +17,7 @@ from loopscale.model import experts, moe
 from model_speed import VOCABULARY, ours
 from timing import compare
 
-WIDTHS, BATCHES, PROMPT, NEW, ROUNDS = (256, 512), (1, 8), 16, 32, 5
+WIDTHS, PROMPT, NEW, ROUNDS = (256, 512), 16, 32, 5
 
 
 def generation(model: Any, ids: torch.Tensor, path: Callable[..., torch.Tensor]) -> Callable[[], None]:
@@ -40,17 +40,16 @@ def sorted_rows(*tensors: torch.Tensor) -> torch.Tensor:
 
 
 def main() -> None:
-    """Print the ratio at each width and batch size."""
+    """Print the ratio at each width."""
     logging.set_verbosity_error()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     for width in WIDTHS:
         model = ours(width).eval()
-        for batch in BATCHES:
-            ids = torch.randint(VOCABULARY, (batch, PROMPT), generator=torch.Generator().manual_seed(0))
-            both = (generation(model, ids, path) for path in (experts.expert_ffn, sorted_rows))
-            name = f"experts of few tokens, width {width}, batch {batch}, {NEW} tokens, wanted 1.20"
-            print(compare(name, *both, rounds=ROUNDS, clock=time.process_time), flush=True)
+        ids = torch.randint(VOCABULARY, (1, PROMPT), generator=torch.Generator().manual_seed(0))
+        both = (generation(model, ids, path) for path in (experts.expert_ffn, sorted_rows))
+        name = f"experts of one token, width {width}, {NEW} tokens, wanted 1.20"
+        print(compare(name, *both, rounds=ROUNDS, clock=time.process_time), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 # Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """The experts' feed-forward without padding and without dropping, as one operation with its own gradient.
 
-``expert_ffn`` chooses the path; the tests compare each with a reference of ten lines. In training on a CPU, rows are
-sorted by expert, and each expert processes its rows in buffers that all experts share, so that they stay in the
-processor's cache. Backward recomputes the activations from the projected rows. Under ``torch.compile`` all rows go
-through each step together and the compiler fuses the steps. GPUs multiply the rows of all experts in one kernel.
+``expert_ffn`` chooses the path; the tests compare each with a reference of ten lines. On a CPU, rows are sorted by
+expert, and each expert processes its rows in buffers that all experts share, so that they stay in the processor's
+cache. Backward recomputes the activations from the projected rows. Under ``torch.compile`` all rows go through each
+step together and the compiler fuses the steps. GPUs multiply the rows of all experts in one kernel.
 
 Shapes: T tokens, K experts of a token, S = T K rows sorted by expert, E experts, D width, H width of an expert;
 C the rows of the expert at hand.
@@ -20,9 +20,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
-
-FEW = 32
-"""Up to so many tokens, a forward without gradients does only the products expert by expert."""
 
 _on_device = False
 
@@ -43,11 +40,208 @@ def _blocks_host(tensor: Tensor) -> bool:
     return tensor.is_cuda or _on_device
 
 
+def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Return each token's weighted sum over its experts' SwiGLU blocks."""
+    if _blocks_host(x_TD):
+        return grouped_ffn(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+    if torch.compiler.is_compiling():
+        return _compiled(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+    tensors = (x_TD, weights_TK, gate_up_E2HD, down_EDH)
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return _ExpertFFN.apply(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)  # type: ignore[no-any-return, no-untyped-call]
+    if len(x_TD) == 1:
+        return _one_token(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+    return _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)[0]
+
+
+def quantized_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Any, down_EDH: Any) -> Tensor:
+    """Return the same for quantised weights: one expert at a time, because their kernels multiply by one matrix.
+
+    The weights are a tensor of three dimensions or a list with a matrix for each expert.
+    """
+    out_TD = torch.zeros_like(x_TD)
+    for expert in ids_TK.unique().tolist():  # type: ignore[no-untyped-call]
+        token_C, choice_C = (ids_TK == expert).nonzero(as_tuple=True)
+        gate_CH, up_CH = functional.linear(x_TD[token_C], gate_up_E2HD[expert]).chunk(2, dim=-1)
+        y_CD = functional.linear(functional.silu(gate_CH) * up_CH, down_EDH[expert])
+        out_TD = out_TD.index_add(0, token_C, y_CD * weights_TK[token_C, choice_C, None].to(y_CD.dtype))
+    return out_TD
+
+
+def grouped_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Return the same for GPUs: products of all experts in one kernel, whose offsets stay on the device.
+
+    No size depends on the routing, so the host never waits for the device.
+    """
+    T, K = ids_TK.shape
+    order_S = ids_TK.flatten().argsort(stable=True)
+    ends_E = tokens_of_experts(ids_TK, len(down_EDH)).cumsum(0).to(torch.int32)
+    x_SD = x_TD.index_select(0, order_S // K)
+    gate_SH, up_SH = functional.grouped_mm(x_SD, gate_up_E2HD.transpose(1, 2), offs=ends_E).chunk(2, dim=-1)
+    y_SD = functional.grouped_mm(functional.silu(gate_SH) * up_SH, down_EDH.transpose(1, 2), offs=ends_E)
+    return weighted_sum(y_SD.index_select(0, inverse(order_S)).view(T, K, -1), weights_TK)
+
+
+def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Decode a single token: there is nothing to sort, and the cost is reading K experts."""
+    out_1D = torch.zeros_like(x_1D)
+    for expert, weight in zip(ids_1K[0].tolist(), weights_1K[0].tolist(), strict=True):
+        gate_1H, up_1H = _row_product(x_1D, gate_up_E2HD[expert]).chunk(2, dim=-1)
+        out_1D.add_(_row_product(functional.silu(gate_1H).mul_(up_1H), down_EDH[expert]), alpha=weight)
+    return out_1D
+
+
+def _row_product(x_1I: Tensor, weight_OI: Tensor) -> Tensor:
+    """Return a row times the transposed weights; BLAS reads these faster for two columns than for one row."""
+    return torch.mm(weight_OI, x_1I.expand(2, -1).contiguous().t())[:, :1].t()
+
+
+def _forward(
+    x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the output, and for backward the projected rows, their order and the experts' counts."""
+    flat_S = ids_TK.flatten()
+    order_S = flat_S.argsort(stable=True)
+    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
+    counts = counts_E.tolist()
+    D, H = down_EDH.shape[1:]
+    hidden_S2H = x_TD.new_empty(len(flat_S), 2 * H)
+    y_SD = x_TD.new_empty(len(flat_S), D)
+    token_S = order_S // ids_TK.shape[1]
+    act_CH, x_CD = x_TD.new_empty(max(counts), H), x_TD.new_empty(max(counts), D)
+    for expert, rows in _segments(counts):
+        C = rows.stop - rows.start
+        torch.index_select(x_TD, 0, token_S[rows], out=x_CD[:C])
+        torch.mm(x_CD[:C], gate_up_E2HD[expert].t(), out=hidden_S2H[rows])
+        gate_CH, up_CH = hidden_S2H[rows].chunk(2, dim=-1)
+        torch.ops.aten.silu(gate_CH, out=act_CH[:C]).mul_(up_CH)
+        torch.mm(act_CH[:C], down_EDH[expert].t(), out=y_SD[rows])
+    return _combined(y_SD, order_S, weights_TK), hidden_S2H, order_S, counts_E
+
+
+def _backward(
+    grad_TD: Tensor,
+    x_TD: Tensor,
+    weights_TK: Tensor,
+    gate_up_E2HD: Tensor,
+    down_EDH: Tensor,
+    hidden_S2H: Tensor,
+    order_S: Tensor,
+    counts_E: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of tokens, gate weights and both expert matrices."""
+    counts = counts_E.tolist()
+    D, H = down_EDH.shape[1:]
+    token_S = order_S // weights_TK.shape[1]
+    weight_S1 = weights_TK.flatten().index_select(0, order_S).unsqueeze(1).to(x_TD.dtype)
+    grad_SD, grad_weight_S = x_TD.new_empty(len(order_S), D), x_TD.new_empty(len(order_S))
+    grad_gate_up_E2HD, grad_down_EDH = torch.empty_like(gate_up_E2HD), torch.empty_like(down_EDH)
+    idle_E = counts_E == 0
+    grad_gate_up_E2HD[idle_E], grad_down_EDH[idle_E] = 0, 0
+    buffers = [x_TD.new_empty(max(counts), width) for width in (H, H, H, D, 2 * H)]
+    for expert, rows in _segments(counts):
+        silu_CH, act_CH, grad_act_CH, gathered_CD, grad_C2H = (buffer[: rows.stop - rows.start] for buffer in buffers)
+        gate_CH, up_CH = hidden_S2H[rows].chunk(2, dim=-1)
+        grad_gate_CH, grad_up_CH = grad_C2H.chunk(2, dim=-1)
+        torch.ops.aten.silu(gate_CH, out=silu_CH)
+        torch.mul(silu_CH, up_CH, out=act_CH)
+        torch.index_select(grad_TD, 0, token_S[rows], out=gathered_CD)
+        torch.mm(gathered_CD, down_EDH[expert], out=grad_act_CH)
+        # A gate's gradient is <down(act), grad> = <act, down'(grad)>, so the experts' outputs need not be saved.
+        grad_weight_S[rows] = torch.linalg.vecdot(act_CH, grad_act_CH)
+        torch.mm(gathered_CD.mul_(weight_S1[rows]).t(), act_CH, out=grad_down_EDH[expert])
+        grad_act_CH.mul_(weight_S1[rows])
+        torch.mul(grad_act_CH, silu_CH, out=grad_up_CH)
+        torch.ops.aten.silu_backward(grad_act_CH.mul_(up_CH), gate_CH, grad_input=grad_gate_CH)
+        torch.index_select(x_TD, 0, token_S[rows], out=gathered_CD)
+        torch.mm(grad_C2H.t(), gathered_CD, out=grad_gate_up_E2HD[expert])
+        torch.mm(grad_C2H, gate_up_E2HD[expert], out=grad_SD[rows])
+    grad_weight_TK = torch.empty_like(grad_weight_S).index_copy_(0, order_S, grad_weight_S).view_as(weights_TK)
+    grad_x_TD = _combined(grad_SD, order_S, torch.ones_like(weights_TK))
+    return grad_x_TD, grad_weight_TK.to(weights_TK.dtype), grad_gate_up_E2HD, grad_down_EDH
+
+
+def _segments(counts: list[int]) -> Iterator[tuple[int, slice]]:
+    """Yield each expert that has rows, and the slice of its rows."""
+    start = 0
+    for expert, count in enumerate(counts):
+        if count:
+            yield expert, slice(start, start + count)
+        start += count
+
+
+class _ExpertFFN(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
+    ) -> Tensor:
+        out_TD, *for_backward = _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
+        ctx.save_for_backward(x_TD, weights_TK, gate_up_E2HD, down_EDH, *for_backward)
+        return out_TD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
+        grad_x, grad_weights, grad_gate_up, grad_down = _backward(grad_TD, *ctx.saved_tensors)
+        return grad_x, None, grad_weights, grad_gate_up, grad_down
+
+
+def _compiled(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
+    """Return the same in a form that a compiler can fuse, except for the products by expert."""
+    T, K = ids_TK.shape
+    order_S = ids_TK.flatten().argsort(stable=True)
+    inverse_S = inverse(order_S)
+    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
+    rows_SD = _Permuted.apply(x_TD.unsqueeze(1).expand(T, K, -1).flatten(0, 1), order_S, inverse_S)  # type: ignore[no-untyped-call]
+    weight_S1 = _Permuted.apply(weights_TK.flatten().unsqueeze(1).to(x_TD.dtype), order_S, inverse_S)  # type: ignore[no-untyped-call]
+    gate_SH, up_SH = torch.ops.loopscale.expert_products(rows_SD, gate_up_E2HD, counts_E).chunk(2, dim=-1)
+    # Applying the weights before the last product makes their gradient independent of the experts' outputs.
+    act_SH = functional.silu(gate_SH) * up_SH * weight_S1
+    y_SD = torch.ops.loopscale.expert_products(act_SH, down_EDH, counts_E)
+    out_TD: Tensor = _Permuted.apply(y_SD, inverse_S, order_S).unflatten(0, (T, K)).sum(1)  # type: ignore[no-untyped-call]
+    return out_TD
+
+
+class _Permuted(torch.autograd.Function):
+    """Reorder rows; the gradient is the inverse reordering, which is cheaper than a scatter-add."""
+
+    @staticmethod
+    def forward(ctx: Any, x_SD: Tensor, order_S: Tensor, back_S: Tensor) -> Tensor:
+        ctx.save_for_backward(back_S)
+        return x_SD.index_select(0, order_S)
+
+    @staticmethod
+    def backward(ctx: Any, grad_SD: Tensor) -> tuple[Tensor, None, None]:
+        (back_S,) = ctx.saved_tensors
+        return grad_SD.index_select(0, back_S), None, None
+
+
 def tokens_of_experts(ids_TK: Tensor, experts: int) -> Tensor:
     """Return how many rows each expert has."""
     if torch.compiler.is_compiling() or _blocks_host(ids_TK):  # the length of a bincount depends on the data
         return (ids_TK.flatten()[:, None] == torch.arange(experts, device=ids_TK.device)).sum(0)
     return torch.bincount(ids_TK.flatten(), minlength=experts)
+
+
+def _combined(y_SD: Tensor, order_S: Tensor, weights_TK: Tensor) -> Tensor:
+    """Return each token's weighted sum over its rows, which are sorted by expert."""
+    inverse_S = inverse(order_S)
+    if y_SD.dtype == torch.float32:  # one pass over the rows; other dtypes lack a fast kernel
+        return functional.embedding_bag(
+            inverse_S.view_as(weights_TK), y_SD, mode="sum", per_sample_weights=weights_TK.float()
+        )
+    # The width is stated, because a process may have no rows: those of shared experts depend on the routing.
+    return weighted_sum(y_SD.index_select(0, inverse_S).view(*weights_TK.shape, y_SD.shape[1]), weights_TK)
+
+
+def inverse(order_S: Tensor) -> Tensor:
+    """Return the inverse of a permutation."""
+    return torch.empty_like(order_S).scatter(0, order_S, torch.arange(len(order_S), device=order_S.device))
+
+
+def weighted_sum(y_TKD: Tensor, weights_TK: Tensor) -> Tensor:
+    """Return each token's weighted sum over the outputs of its experts."""
+    return torch.matmul(weights_TK.to(y_TKD.dtype).unsqueeze(1), y_TKD).squeeze(1)
 
 
 def _expert_products(x_SI: Tensor, weight_EOI: Tensor, counts_E: Tensor) -> Tensor:
@@ -96,245 +290,3 @@ def _register() -> None:
 
 if not hasattr(torch.ops.loopscale, "expert_products"):  # a checkpoint's own copy of this file may have registered them
     _register()
-
-
-def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Return each token's weighted sum over its experts' SwiGLU blocks."""
-    if _blocks_host(x_TD):
-        return grouped_ffn(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
-    if torch.compiler.is_compiling():
-        return _compiled(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
-    tensors = (x_TD, weights_TK, gate_up_E2HD, down_EDH)
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return _ExpertFFN.apply(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)  # type: ignore[no-any-return, no-untyped-call]
-    if len(x_TD) == 1:
-        return _one_token(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
-    if len(x_TD) <= FEW:
-        return _few_tokens(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
-    return _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)[0]
-
-
-def quantized_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Any, down_EDH: Any) -> Tensor:
-    """Return the same for quantised weights: one expert at a time, because their kernels multiply by one matrix.
-
-    The weights are a tensor of three dimensions or a list with a matrix for each expert.
-    """
-    out_TD = torch.zeros_like(x_TD)
-    for expert in ids_TK.unique().tolist():  # type: ignore[no-untyped-call]
-        token_C, choice_C = (ids_TK == expert).nonzero(as_tuple=True)
-        gate_CH, up_CH = functional.linear(x_TD[token_C], gate_up_E2HD[expert]).chunk(2, dim=-1)
-        y_CD = functional.linear(functional.silu(gate_CH) * up_CH, down_EDH[expert])
-        out_TD = out_TD.index_add(0, token_C, y_CD * weights_TK[token_C, choice_C, None].to(y_CD.dtype))
-    return out_TD
-
-
-def grouped_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Return the same for GPUs: products of all experts in one kernel, whose offsets stay on the device.
-
-    No size depends on the routing, so the host never waits for the device.
-    """
-    T, K = ids_TK.shape
-    order_S = ids_TK.flatten().argsort(stable=True)
-    ends_E = tokens_of_experts(ids_TK, len(down_EDH)).cumsum(0).to(torch.int32)
-    x_SD = x_TD.index_select(0, order_S // K)
-    gate_SH, up_SH = functional.grouped_mm(x_SD, gate_up_E2HD.transpose(1, 2), offs=ends_E).chunk(2, dim=-1)
-    y_SD = functional.grouped_mm(functional.silu(gate_SH) * up_SH, down_EDH.transpose(1, 2), offs=ends_E)
-    return weighted_sum(y_SD.index_select(0, inverse(order_S)).view(T, K, -1), weights_TK)
-
-
-def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Decode a single token: there is nothing to sort, and the cost is reading K experts."""
-    out_1D = torch.zeros_like(x_1D)
-    for expert, weight in zip(ids_1K[0].tolist(), weights_1K[0].tolist(), strict=True):
-        gate_1H, up_1H = _row_product(x_1D, gate_up_E2HD[expert]).chunk(2, dim=-1)
-        out_1D.add_(_row_product(functional.silu(gate_1H).mul_(up_1H), down_EDH[expert]), alpha=weight)
-    return out_1D
-
-
-def _few_tokens(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Decode a small batch: all rows fit the processor's cache, so only the two products are done by expert."""
-    order_S = ids_TK.flatten().argsort(stable=True)
-    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
-    x_SD = x_TD.index_select(0, order_S // ids_TK.shape[1])
-    gate_SH, up_SH = _expert_products(x_SD, gate_up_E2HD, counts_E).chunk(2, dim=-1)
-    return _combined(_expert_products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts_E), order_S, weights_TK)
-
-
-def _row_product(x_1I: Tensor, weight_OI: Tensor) -> Tensor:
-    """Return a row times the transposed weights; BLAS reads these faster for two columns than for one row."""
-    return torch.mm(weight_OI, x_1I.expand(2, -1).contiguous().t())[:, :1].t()
-
-
-def _forward(
-    x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the output, and for backward the projected rows, their order and the experts' counts."""
-    flat_S = ids_TK.flatten()
-    order_S = flat_S.argsort(stable=True)
-    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
-    counts = counts_E.tolist()
-    D, H = down_EDH.shape[1:]
-    hidden_S2H = x_TD.new_empty(len(flat_S), 2 * H)
-    y_SD = x_TD.new_empty(len(flat_S), D)
-    token_S = order_S // ids_TK.shape[1]
-    act_CH, x_CD = x_TD.new_empty(max(counts), H), x_TD.new_empty(max(counts), D)
-    for expert, rows in _segments(counts):
-        C = rows.stop - rows.start
-        torch.index_select(x_TD, 0, token_S[rows], out=x_CD[:C])
-        torch.mm(x_CD[:C], gate_up_E2HD[expert].t(), out=hidden_S2H[rows])
-        gate_CH, up_CH = hidden_S2H[rows].chunk(2, dim=-1)
-        torch.ops.aten.silu(gate_CH, out=act_CH[:C]).mul_(up_CH)
-        torch.mm(act_CH[:C], down_EDH[expert].t(), out=y_SD[rows])
-    return _combined(y_SD, order_S, weights_TK), hidden_S2H, order_S, counts_E
-
-
-def _backward(
-    grad_TD: Tensor,
-    x_TD: Tensor,
-    weights_TK: Tensor,
-    gate_up_E2HD: Tensor,
-    down_EDH: Tensor,
-    hidden_S2H: Tensor,
-    order_S: Tensor,
-    counts_E: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of tokens, gate weights and both expert matrices."""
-    counts = counts_E.tolist()
-    token_S = order_S // weights_TK.shape[1]
-    weight_S1 = weights_TK.flatten().index_select(0, order_S).unsqueeze(1).to(x_TD.dtype)
-    grad_gate_up_E2HD, grad_down_EDH = torch.empty_like(gate_up_E2HD), torch.empty_like(down_EDH)
-    grad_SD, grad_weight_S = x_TD.new_empty(len(order_S), x_TD.shape[1]), x_TD.new_empty(len(order_S))
-    buffers = _Buffers(x_TD, max(counts), down_EDH.shape[2])
-    for expert in (expert for expert, count in enumerate(counts) if not count):
-        grad_gate_up_E2HD[expert].zero_()
-        grad_down_EDH[expert].zero_()
-    for expert, rows in _segments(counts):
-        grad_weight_S[rows] = _expert_backward(
-            buffers.of(rows),
-            (grad_TD, x_TD, token_S[rows]),
-            weight_S1[rows],
-            hidden_S2H[rows],
-            (gate_up_E2HD[expert], down_EDH[expert]),
-            (grad_gate_up_E2HD[expert], grad_down_EDH[expert], grad_SD[rows]),
-        )
-    grad_weight_TK = torch.empty_like(grad_weight_S).index_copy_(0, order_S, grad_weight_S).view_as(weights_TK)
-    grad_x_TD = _combined(grad_SD, order_S, torch.ones_like(weights_TK))
-    return grad_x_TD, grad_weight_TK.to(weights_TK.dtype), grad_gate_up_E2HD, grad_down_EDH
-
-
-def _expert_backward(
-    buffers: tuple[Tensor, ...],
-    tokens: tuple[Tensor, Tensor, Tensor],
-    weight_C1: Tensor,
-    hidden_C2H: Tensor,
-    matrices: tuple[Tensor, Tensor],
-    grads: tuple[Tensor, Tensor, Tensor],
-) -> Tensor:
-    """Write one expert's gradients into ``grads``; return those of its rows' gate weights."""
-    silu_CH, act_CH, grad_act_CH, gathered_CD, grad_C2H = buffers
-    (grad_TD, x_TD, token_C), (gate_up_2HD, down_DH) = tokens, matrices
-    grad_gate_up_2HD, grad_down_DH, grad_x_CD = grads
-    gate_CH, up_CH = hidden_C2H.chunk(2, dim=-1)
-    grad_gate_CH, grad_up_CH = grad_C2H.chunk(2, dim=-1)
-    torch.ops.aten.silu(gate_CH, out=silu_CH)
-    torch.mul(silu_CH, up_CH, out=act_CH)
-    torch.index_select(grad_TD, 0, token_C, out=gathered_CD)
-    torch.mm(gathered_CD, down_DH, out=grad_act_CH)
-    # A gate's gradient is <down(act), grad> = <act, down'(grad)>, so the experts' outputs need not be saved.
-    grad_weight_C = torch.linalg.vecdot(act_CH, grad_act_CH)
-    torch.mm(gathered_CD.mul_(weight_C1).t(), act_CH, out=grad_down_DH)
-    grad_act_CH.mul_(weight_C1)
-    torch.mul(grad_act_CH, silu_CH, out=grad_up_CH)
-    torch.ops.aten.silu_backward(grad_act_CH.mul_(up_CH), gate_CH, grad_input=grad_gate_CH)
-    torch.index_select(x_TD, 0, token_C, out=gathered_CD)
-    torch.mm(grad_C2H.t(), gathered_CD, out=grad_gate_up_2HD)
-    torch.mm(grad_C2H, gate_up_2HD, out=grad_x_CD)
-    return grad_weight_C  # type: ignore[no-any-return]
-
-
-class _Buffers:
-    """Scratch space that all experts of one backward share."""
-
-    def __init__(self, x_TD: Tensor, most: int, hidden: int) -> None:
-        widths = (hidden, hidden, hidden, x_TD.shape[1], 2 * hidden)
-        self._whole = tuple(x_TD.new_empty(most, width) for width in widths)
-
-    def of(self, rows: slice) -> tuple[Tensor, ...]:
-        """Return the buffers, as long as ``rows``."""
-        return tuple(buffer[: rows.stop - rows.start] for buffer in self._whole)
-
-
-def _segments(counts: list[int]) -> Iterator[tuple[int, slice]]:
-    """Yield each expert that has rows, and the slice of its rows."""
-    start = 0
-    for expert, count in enumerate(counts):
-        if count:
-            yield expert, slice(start, start + count)
-        start += count
-
-
-def _combined(y_SD: Tensor, order_S: Tensor, weights_TK: Tensor) -> Tensor:
-    """Return each token's weighted sum over its rows, which are sorted by expert."""
-    inverse_S = inverse(order_S)
-    if y_SD.dtype == torch.float32:  # one pass over the rows; other dtypes lack a fast kernel
-        return functional.embedding_bag(
-            inverse_S.view_as(weights_TK), y_SD, mode="sum", per_sample_weights=weights_TK.float()
-        )
-    # The width is stated, because a process may have no rows: those of shared experts depend on the routing.
-    return weighted_sum(y_SD.index_select(0, inverse_S).view(*weights_TK.shape, y_SD.shape[1]), weights_TK)
-
-
-def inverse(order_S: Tensor) -> Tensor:
-    """Return the inverse of a permutation."""
-    return torch.empty_like(order_S).scatter(0, order_S, torch.arange(len(order_S), device=order_S.device))
-
-
-def weighted_sum(y_TKD: Tensor, weights_TK: Tensor) -> Tensor:
-    """Return each token's weighted sum over the outputs of its experts."""
-    return torch.matmul(weights_TK.to(y_TKD.dtype).unsqueeze(1), y_TKD).squeeze(1)
-
-
-class _ExpertFFN(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
-    ) -> Tensor:
-        out_TD, *for_backward = _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
-        ctx.save_for_backward(x_TD, weights_TK, gate_up_E2HD, down_EDH, *for_backward)
-        return out_TD
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor | None, ...]:
-        grad_x, grad_weights, grad_gate_up, grad_down = _backward(grad_TD, *ctx.saved_tensors)
-        return grad_x, None, grad_weights, grad_gate_up, grad_down
-
-
-def _compiled(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor) -> Tensor:
-    """Return the same in a form that a compiler can fuse, except for the products by expert."""
-    T, K = ids_TK.shape
-    order_S = ids_TK.flatten().argsort(stable=True)
-    inverse_S = inverse(order_S)
-    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
-    rows_SD = _Permuted.apply(x_TD.unsqueeze(1).expand(T, K, -1).flatten(0, 1), order_S, inverse_S)  # type: ignore[no-untyped-call]
-    weight_S1 = _Permuted.apply(weights_TK.flatten().unsqueeze(1).to(x_TD.dtype), order_S, inverse_S)  # type: ignore[no-untyped-call]
-    gate_SH, up_SH = torch.ops.loopscale.expert_products(rows_SD, gate_up_E2HD, counts_E).chunk(2, dim=-1)
-    # Applying the weights before the last product makes their gradient independent of the experts' outputs.
-    act_SH = functional.silu(gate_SH) * up_SH * weight_S1
-    y_SD = torch.ops.loopscale.expert_products(act_SH, down_EDH, counts_E)
-    out_TD: Tensor = _Permuted.apply(y_SD, inverse_S, order_S).unflatten(0, (T, K)).sum(1)  # type: ignore[no-untyped-call]
-    return out_TD
-
-
-class _Permuted(torch.autograd.Function):
-    """Reorder rows; the gradient is the inverse reordering, which is cheaper than a scatter-add."""
-
-    @staticmethod
-    def forward(ctx: Any, x_SD: Tensor, order_S: Tensor, back_S: Tensor) -> Tensor:
-        ctx.save_for_backward(back_S)
-        return x_SD.index_select(0, order_S)
-
-    @staticmethod
-    def backward(ctx: Any, grad_SD: Tensor) -> tuple[Tensor, None, None]:
-        (back_S,) = ctx.saved_tensors
-        return grad_SD.index_select(0, back_S), None, None
