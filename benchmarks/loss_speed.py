@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 
-from loopscale.model.kernels import chunked_cross_entropy
+from loopscale.model.losses import chunked_cross_entropy
 from timing import peak_memory
 
 VOCABULARY, TOKENS, WIDTH, ROUNDS = 202_048, 2_048, 64, 3

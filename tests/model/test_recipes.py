@@ -18,6 +18,7 @@ from loopscale.architecture import read_config
 from loopscale.core.errors import InputError
 from loopscale.model import Exit, LoopedMoEForCausalLM
 from loopscale.model.blocks import Block, rotary
+from loopscale.model.injection import inject
 from loopscale.model.kernels import rotary_heads
 from loopscale.model.moe import MoELayer
 
@@ -208,14 +209,16 @@ def test_what_later_passes_have_for_themselves_is_in_the_costs() -> None:
 def test_the_gated_injection_is_a_mean_and_the_diagonal_one_forgets_the_state() -> None:
     state, entry = torch.randn(2, 1, 9, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     gated = model(injection="gated").model
-    joined = gated.inject(state, entry)
+    joined = inject("gated", gated.injection, state, entry)
     gate = (torch.cat((state, entry), -1) @ gated.injection.weight.T + gated.injection.bias).sigmoid()
     same(joined, gate * state + (1 - gate) * entry)
     diagonal = model(injection="diagonal").model
-    torch.testing.assert_close(diagonal.inject(state, entry), (state + entry) / 2, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        inject("diagonal", diagonal.injection, state, entry), (state + entry) / 2, atol=1e-6, rtol=1e-6
+    )
     with torch.no_grad():
         diagonal.injection.rate.normal_(std=3.0)
-    decay = diagonal.inject(torch.ones_like(state), torch.zeros_like(entry))
+    decay = inject("diagonal", diagonal.injection, torch.ones_like(state), torch.zeros_like(entry))
     assert 0 <= decay.min() < decay.max() < 1
 
 
@@ -223,9 +226,9 @@ def test_the_normed_injection_adds_the_projected_input_to_the_normalised_state()
     state, entry = torch.randn(2, 1, 9, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     normed = model(injection="normed").model
     unit = state / (state.square().mean(-1, keepdim=True) + 1e-6).sqrt()
-    joined = normed.inject(state, entry)
+    joined = inject("normed", normed.injection, state, entry)
     same(joined, unit * normed.injection.norm.weight + entry @ normed.injection.proj.weight.T)
-    same(normed.inject(1e3 * state, entry), joined, tolerance=1e-5)
+    same(inject("normed", normed.injection, 1e3 * state, entry), joined, tolerance=1e-5)
     plain, counted = (config(injection=kind).to_architecture() for kind in ("none", "normed"))
     assert counted.parameters - plain.parameters == counted.loop - plain.loop == 24 * 24 + 24
 

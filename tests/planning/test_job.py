@@ -73,8 +73,8 @@ def test_the_closed_form_is_near_the_simulated_step(case: tuple[Any, ...]) -> No
 
 
 def test_the_loss_is_counted_in_chunks_of_the_trainers_size() -> None:
-    kernels = pytest.importorskip("loopscale.model.kernels")
-    assert kernels.CHUNK == CHUNK
+    losses = pytest.importorskip("loopscale.model.losses")
+    assert losses.CHUNK == CHUNK
 
 
 @pytest.mark.parametrize(("name", "gpus"), [("1.0B", 64), ("0.3B", 8), ("0.6B", 8)])

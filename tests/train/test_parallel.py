@@ -178,10 +178,10 @@ def test_the_whole_loss_at_once_gives_the_same_losses(
     alone: Reference, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = alone({})
-    monkeypatch.setattr("loopscale.model.kernels.CHUNK", 1 << 40)
+    monkeypatch.setattr("loopscale.model.losses.CHUNK", 1 << 40)
     whole = tmp_path / "whole"
     run(settings(text), str(whole))
-    monkeypatch.setattr("loopscale.model.kernels.CHUNK", 1000)
+    monkeypatch.setattr("loopscale.model.losses.CHUNK", 1000)
     chunked = tmp_path / "chunked"
     run(settings(text), str(chunked))
     assert losses(chunked) != losses(whole)

@@ -19,7 +19,8 @@ from loopscale.core.devices import DEVICES
 from loopscale.core.errors import DivergenceError, InputError
 from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
 from loopscale.model.experts import grouped_ffn
-from loopscale.model.kernels import chunked_cross_entropy
+from loopscale.model.injection import inject
+from loopscale.model.losses import chunked_cross_entropy
 from loopscale.planning.recipes import RECIPES
 from loopscale.planning.step_memory import stored_numbers
 from loopscale.train import init
@@ -45,7 +46,7 @@ def losses(out: Path) -> list[float]:
 
 @pytest.mark.parametrize("chunk", [1, 7 * 50, 1 << 24])
 def test_the_chunked_loss_equals_the_whole_one(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr("loopscale.model.kernels.CHUNK", chunk)
+    monkeypatch.setattr("loopscale.model.losses.CHUNK", chunk)
     torch.manual_seed(0)
     hidden, weight = torch.randn(90, 8, requires_grad=True), torch.randn(50, 8, requires_grad=True)
     labels = torch.randint(0, 50, (90,))
@@ -115,7 +116,7 @@ def test_output_projections_may_start_at_zero_beside_an_untied_head(text: Path, 
     assert not torch.equal(model.lm_head.weight, model.model.embed_tokens.weight)
     embedded, entry = model(torch.arange(5)[None], recurrence=1, output_hidden_states=True).hidden_states[:2]
     # The prelude adds nothing yet.
-    torch.testing.assert_close(entry, model.model.inject(embedded, embedded))
+    torch.testing.assert_close(entry, inject("normed", model.model.injection, embedded, embedded))
     assert (model.model.injection.norm.weight == 1).all()
 
 

@@ -160,14 +160,13 @@ class PassModules(nn.Module):
         for name in ("input_layernorm", "post_attention_layernorm"):
             setattr(self, name, RMSNorm(config.hidden_size, config.rms_norm_eps) if config.pass_norms else None)
         for name in ("qkv_proj", "o_proj"):
-            setattr(self, name, self._projection(getattr(block, name), config))
-
-    def _projection(self, first: nn.Linear, config: LoopedMoEConfig) -> nn.Module | None:
-        if config.pass_attention == "shared":
-            return None
-        if config.pass_attention == "low-rank":
-            return LowRank(first, config.pass_attention_rank)
-        return nn.Linear(first.in_features, first.out_features, bias=False)
+            first: nn.Linear = getattr(block, name)
+            own: nn.Module | None = None
+            if config.pass_attention == "low-rank":
+                own = LowRank(first, config.pass_attention_rank)
+            elif config.pass_attention == "full":
+                own = nn.Linear(first.in_features, first.out_features, bias=False)
+            setattr(self, name, own)
 
 
 class Block(GradientCheckpointingLayer):
@@ -180,7 +179,13 @@ class Block(GradientCheckpointingLayer):
         self.input_layernorm = RMSNorm(width, config.rms_norm_eps)
         self.qkv_proj = nn.Linear(width, (self.heads + 2 * self.kv_heads) * self.head_dim, config.qkv_bias)
         self.o_proj = nn.Linear(self.heads * self.head_dim, width, config.output_bias)
-        self.q_norm, self.k_norm = (self._head_norm(heads, config) for heads in (self.heads, self.kv_heads))
+        self.q_norm: RMSNorm | None = None
+        self.k_norm: RMSNorm | None = None
+        if config.qk_norm != "none":
+            widths = (
+                self.head_dim * (heads if config.qk_norm == "full" else 1) for heads in (self.heads, self.kv_heads)
+            )
+            self.q_norm, self.k_norm = (RMSNorm(width, config.rms_norm_eps) for width in widths)
         self.post_attention_layernorm = RMSNorm(width, config.rms_norm_eps)
         self.mlp: nn.Module = MoELayer(config, looped) if config.is_moe else SwiGLU(width, config.intermediate_size)
         own = looped and (config.pass_norms or config.pass_attention != "shared")
@@ -221,13 +226,6 @@ class Block(GradientCheckpointingLayer):
             out_BTD, routing = self.mlp(normed_BTD, pass_index, tally, token_mask)
             return torch.add(x_BTD, out_BTD, alpha=scale), routing, weights
         return torch.add(x_BTD, self.mlp(normed_BTD), alpha=scale), None, weights
-
-    @staticmethod
-    def _head_norm(heads: int, config: LoopedMoEConfig) -> RMSNorm | None:
-        """Return the norm of queries or keys: over each head, over all of them, or none."""
-        if config.qk_norm == "none":
-            return None
-        return RMSNorm(config.head_dim * (heads if config.qk_norm == "full" else 1), config.rms_norm_eps)
 
     @staticmethod
     def _normed_heads(norm: RMSNorm, x_BTNh: Tensor) -> Tensor:

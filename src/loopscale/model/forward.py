@@ -15,6 +15,7 @@ from transformers.cache_utils import Cache
 from transformers.masking_utils import create_causal_mask
 from transformers.utils import logging
 
+from .blocks import SlotAttention
 from .cache import Slots, SlotUse
 from .config import LoopedMoEConfig
 from .errors import InputError
@@ -88,7 +89,10 @@ class ForwardCall:
         self.slots = Slots(config, recurrence)
         if cache is not None:
             self.slots.check(cache)
-        self.attentions = model.slot_attentions(self.slots.count)
+        own = list(model.attentions)[: self.slots.count]
+        later = (SlotAttention(config, slot) for slot in range(len(own), self.slots.count))
+        self.attentions = [*own, *later]
+        """Of each slot; those beyond the config's recurrence are made for this call."""
         self.tally = Tally()
         self.tallies = config.is_moe and (wanted.routing or wanted.router_logits or model.training)
         self.token_mask: Tensor | None = None
@@ -178,10 +182,6 @@ class ForwardCall:
         if routing is not None:
             routings.append(routing)
         return x_BTD
-
-    def run_loop(self, input_BTD: Tensor, every: bool) -> tuple[list[Tensor], list[Tensor]]:
-        """Run the loop of the model; a call with early exit has a different one."""
-        return self.model.run_loop(self, input_BTD, every)
 
     def report(self, out: LoopedMoEOutput) -> None:
         """Add routing, hidden states and attention weights to the output."""

@@ -78,3 +78,15 @@ def build_injection(config: LoopedMoEConfig) -> nn.Module | None:
     if config.injection == "diagonal":
         return DiagonalInjection(width)
     return NormedInjection(width, config.rms_norm_eps) if config.injection == "normed" else None
+
+
+def inject(kind: str, module: nn.Module | None, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
+    """Return what a pass starts from: the state, with the loop's input by an injection of that kind."""
+    if kind == "none":
+        return state_BTD
+    if module is None:
+        return state_BTD + input_BTD
+    joined_BTD: Tensor = (
+        module(torch.cat((state_BTD, input_BTD), dim=-1)) if kind == "concat" else module(state_BTD, input_BTD)
+    )
+    return joined_BTD

@@ -85,12 +85,6 @@ def rotary_heads(
         query_BNTh, key_BNTh, value_BNTh = _split(qkv_BTNh, heads, kv_heads)
         angles = cos_BT1r.transpose(1, 2), sin_BT1r.transpose(1, 2)
         return _rotated(query_BNTh, *angles), _rotated(key_BNTh, *angles), value_BNTh
-    if not torch.is_grad_enabled():
-        rotated_BTNh = torch.empty_like(qkv_BTNh)
-        both = heads + kv_heads
-        _rotate(qkv_BTNh[:, :, :both], cos_BT1r, sin_BT1r, 1.0, rotated_BTNh[:, :, :both])
-        query_BNTh, key_BNTh, _ = _split(rotated_BTNh, heads, kv_heads)
-        return query_BNTh, key_BNTh, qkv_BTNh[:, :, both:].transpose(1, 2)
     return _RotaryHeads.apply(qkv_BTNh, cos_BT1r, sin_BT1r, heads, kv_heads)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -137,63 +131,3 @@ def _rotate(x_BTNh: Tensor, cos_BT1r: Tensor, sin_BT1r: Tensor, direction: float
     low, high = out_BTNh.chunk(2, dim=-1)
     torch.mul(first, cos_BT1r, out=low).addcmul_(second, sin_BT1r, value=-direction)
     torch.mul(second, cos_BT1r, out=high).addcmul_(first, sin_BT1r, value=direction)
-
-
-CHUNK = 1 << 24
-"""Logits that the chunked loss holds at once: 64 MB in float32."""
-
-
-def chunked_cross_entropy(hidden_XD: Tensor, weight_VD: Tensor, labels_X: Tensor, scale_X: Tensor) -> Tensor:
-    """Return the sum of each row's cross-entropy times its scale, a few rows at a time: logits of all rows are never
-    stored, neither are their gradients.
-
-    The gradients of hidden states and weights are computed in forward, where each chunk of logits is at hand.
-    """
-    rows = max(16, CHUNK // len(weight_VD))
-    if torch.is_grad_enabled() and (hidden_XD.requires_grad or weight_VD.requires_grad):
-        return _ChunkedCrossEntropy.apply(hidden_XD, weight_VD, labels_X, scale_X, rows)  # type: ignore[no-any-return, no-untyped-call]
-    total = torch.zeros((), device=hidden_XD.device)
-    for hidden_CD, label_C, scale_C in zip(*(x.split(rows) for x in (hidden_XD, labels_X, scale_X)), strict=True):  # type: ignore[no-untyped-call]
-        logits_CV = functional.linear(hidden_CD, weight_VD).float()
-        total += ((logits_CV.logsumexp(-1) - _label_logits(logits_CV, label_C)) * scale_C).sum()
-    return total
-
-
-def _label_logits(logits_CV: Tensor, label_C: Tensor) -> Tensor:
-    """Return each row's logit of its label; a row without a target has scale zero, so that any logit will do."""
-    return logits_CV.gather(1, label_C.clamp(min=0).unsqueeze(1)).squeeze(1)
-
-
-class _ChunkedCrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, hidden_XD: Tensor, weight_VD: Tensor, labels_X: Tensor, scale_X: Tensor, rows: int) -> Tensor:
-        total = torch.zeros((), device=hidden_XD.device)
-        grad_hidden_XD = torch.empty_like(hidden_XD)
-        grad_weight_VD = torch.zeros_like(weight_VD, dtype=torch.float32)
-        loss_X = torch.empty_like(scale_X)
-        for start in range(0, len(hidden_XD), rows):
-            chunk = slice(start, start + rows)
-            hidden_CD, label_C, scale_C = hidden_XD[chunk], labels_X[chunk], scale_X[chunk]
-            logits_CV = functional.linear(hidden_CD, weight_VD).float()
-            label_logit_C, norm_C = _label_logits(logits_CV, label_C), logits_CV.logsumexp(-1)
-            loss_X[chunk] = norm_C - label_logit_C
-            total += (loss_X[chunk] * scale_C).sum()
-            # The gradient of the logits is scale * (softmax - one-hot).
-            grad_CV = logits_CV.sub_(norm_C.unsqueeze(1)).exp_()
-            minus_one_C = (label_logit_C - norm_C).exp() - 1
-            grad_CV.scatter_(1, label_C.clamp(min=0).unsqueeze(1), minus_one_C.unsqueeze(1))
-            grad_CV = grad_CV.mul_(scale_C.unsqueeze(1)).to(hidden_XD.dtype)
-            torch.mm(grad_CV, weight_VD, out=grad_hidden_XD[chunk])
-            if hidden_XD.dtype == torch.float32:
-                grad_weight_VD.addmm_(grad_CV.t(), hidden_CD)
-            else:
-                grad_weight_VD += grad_CV.t() @ hidden_CD
-        ctx.save_for_backward(grad_hidden_XD, grad_weight_VD.to(weight_VD.dtype), loss_X)
-        return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden_XD, grad_weight_VD, loss_X = ctx.saved_tensors
-        grad_scale_X = loss_X * grad if ctx.needs_input_grad[3] else None
-        return grad_hidden_XD * grad, grad_weight_VD * grad, None, grad_scale_X, None

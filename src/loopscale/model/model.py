@@ -21,8 +21,8 @@ from .exit import Exit, ExitGate, ExitTracker, RecordedExit
 from .exit_loop import ExitCall
 from .forward import ForwardCall, resolve_recurrence
 from .generate import LoopedGenerationMixin
-from .injection import build_injection
-from .losses import expected_loss, loss_of_passes, pass_weights, targets_of
+from .injection import build_injection, inject
+from .losses import loss_terms
 from .outputs import OF_PASSES, PASSED_ON, LoopedMoECausalOutput, LoopedMoEOutput, Wanted
 from .pretrained import LoopedMoEPreTrainedModel
 from .rules import check
@@ -77,7 +77,6 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
             if exit.needs_logits:
                 raise InputError(f"exit: criterion {exit.criterion!r} needs a model with an output head; use 'state'")
             exit = ExitTracker(exit, nn.Identity(), slice(None), self.exit_gate)  # noqa: A001
-        x_BTD = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         cache = DynamicCache() if use_cache and past_key_values is None else past_key_values
         R = resolve_recurrence(recurrence, None if exit is None else exit.exit, self.config)
@@ -87,17 +86,24 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
             attentions=self._wants("output_attentions", output_attentions),
             router_logits=self._wants("output_router_logits", output_router_logits),
         )
-        arguments = (self, R, cache, wanted, kwargs)
-        call = ForwardCall(*arguments) if exit is None else ExitCall(exit, *arguments)
-        call.prepare(x_BTD, attention_mask, position_ids)
-
-        input_BTD = self.run_prelude(call, x_BTD)
+        call = (
+            ForwardCall(self, R, cache, wanted, kwargs)
+            if exit is None
+            else ExitCall(exit, self, R, cache, wanted, kwargs)
+        )
         every = output_passes or (exit is not None and exit.exit.needs_logits)
-        states, hiddens = call.run_loop(input_BTD, every)  # run_loop below, or that of ExitCall
-        if cache is not None:
-            call.slots.trim(cache)
+
+        x_BTD = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        call.prepare(x_BTD, attention_mask, position_ids)
+        input_BTD = self.run_prelude(call, x_BTD)
+        if isinstance(call, ExitCall):
+            states, hiddens = call.run_loop(input_BTD, every)
+        else:
+            states, hiddens = self.run_loop(call, input_BTD, every)
         last_BTD = hiddens[-1] if every else self.read_out(call, states[-1])
 
+        if cache is not None:
+            call.slots.trim(cache)
         out = LoopedMoEOutput(last_hidden_state=last_BTD, past_key_values=cache)
         if output_passes:
             out.pass_states, out.pass_hidden_states = tuple(states), tuple(hiddens)
@@ -124,20 +130,11 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
 
     def run_pass(self, call: ForwardCall, state_BTD: Tensor, input_BTD: Tensor, pass_index: int) -> Tensor:
         """Run the loop block once, from the state and the loop's input."""
-        x_BTD = self.inject(state_BTD, input_BTD)
+        x_BTD = inject(self.config.injection, self.injection, state_BTD, input_BTD)
         with torch.set_grad_enabled(call.has_gradients(pass_index)):
             for layer, block in enumerate(self.loop):
                 x_BTD = call.looped(block, x_BTD, layer, pass_index)
         return x_BTD
-
-    def inject(self, state_BTD: Tensor, input_BTD: Tensor) -> Tensor:
-        """Return what a pass starts from: the state, with the loop's input where the config has an injection."""
-        kind = self.config.injection
-        if self.injection is None:
-            return state_BTD if kind == "none" else state_BTD + input_BTD
-        both = (torch.cat((state_BTD, input_BTD), dim=-1),) if kind == "concat" else (state_BTD, input_BTD)
-        joined_BTD: Tensor = self.injection(*both)
-        return joined_BTD
 
     def read_out(self, call: ForwardCall, x_BTD: Tensor, again: bool = False) -> Tensor:
         """Run coda and final norm; ``again`` overwrites the cache slots of an earlier read-out."""
@@ -150,11 +147,6 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
             x_BTD = call.run(block, x_BTD, slot=call.slots.coda(layer), use=use, routings=routings)
         hidden_BTD: Tensor = self.norm(x_BTD)
         return hidden_BTD
-
-    def slot_attentions(self, count: int) -> list[nn.Module]:
-        """Return the attention of each slot; those beyond the config's recurrence are made for this call."""
-        own = list(self.attentions)[:count]
-        return own + [SlotAttention(self.config, slot) for slot in range(len(own), count)]
 
 
 class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, LoopedGenerationMixin):  # type: ignore[no-untyped-call]
@@ -225,47 +217,9 @@ class LoopedMoEForCausalLM(LoopedMoEPreTrainedModel, LoopedGenerationMixin):  # 
             fields |= {"logits": pass_logits[-1], "pass_logits": pass_logits if output_passes else None}
         if labels is not None:
             states = out.pass_states if supervised else None
-            fields |= self._losses(hiddens, states, pass_logits, out.z_loss, labels, num_items_in_batch, kwargs)
+            fields |= loss_terms(self, hiddens, states, pass_logits, out.z_loss, labels, num_items_in_batch, kwargs)
         result = LoopedMoECausalOutput(**fields)
         return result if self._wants("return_dict", return_dict) else result.to_tuple()
-
-    def _losses(
-        self,
-        hiddens: tuple[Tensor, ...],
-        states: tuple[Tensor, ...] | None,
-        pass_logits: tuple[Tensor, ...],
-        z_loss: Tensor | None,
-        labels: Tensor,
-        items: int | Tensor | None,
-        options: dict[str, Any],
-    ) -> dict[str, Tensor | None]:
-        """Return the loss of a call and its terms.
-
-        The cross-entropy is that of the last pass; in training it is a weighted mean over the passes, or with an exit
-        gate the mean expected over its distribution. Without ``pass_logits`` no logits are stored.
-        """
-        targets, gate, head_VD = targets_of(labels, items), self.model.exit_gate, self.lm_head.weight
-        weights = pass_weights(self.config.loop_loss_weights if self.training else None, len(hiddens))
-        exit_loss: Tensor | None = None
-        if states is not None and gate is not None:
-            cross_entropy, negative_entropy = expected_loss(hiddens, states, gate, head_VD, targets)
-            exit_loss = self.config.exit_entropy_coef * negative_entropy
-        elif pass_logits:
-            options = {**options, "vocab_size": self.config.vocab_size, "num_items_in_batch": items}
-            cross_entropy = torch.zeros((), device=labels.device)
-            for logits_BTV, weight in zip(pass_logits, weights, strict=True):
-                if weight:
-                    loss = self.loss_function(logits=logits_BTV, labels=labels, **options)
-                    cross_entropy = cross_entropy + loss * weight
-        else:
-            cross_entropy = loss_of_passes(hiddens, weights, head_VD, targets)
-        loss = cross_entropy
-        if self.training and z_loss is not None:
-            share = 1.0 if items is None else targets.share
-            loss = loss + self.config.router_z_loss_coef * z_loss * share
-        if exit_loss is not None:
-            loss = loss + exit_loss
-        return {"loss": loss, "cross_entropy": cross_entropy, "exit_loss": exit_loss}
 
 
 class LoopedMoEForSequenceClassification(GenericForSequenceClassification, LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]

@@ -83,7 +83,8 @@ class SelfSpeculation:
         """
         past = self.cache.get_seq_length()
         call = ForwardCall(self.model.model, self.recurrence, self.cache)
-        cos_1n1r, sin_1n1r = self._angles(past, min(self.length + 1, most), device)
+        position_1n = torch.arange(past, past + min(self.length + 1, most), device=device).unsqueeze(0)
+        cos_1n1r, sin_1n1r = self.model.model.rotary_emb(self.model.model.embed_tokens.weight, position_1n)
         read, state_1nD, entry_1nD = self._draft(call, token, cos_1n1r, sin_1n1r)
         length = len(read)
         call.mask, call.angles = self._mask(length, past, device), (cos_1n1r[:, :length], sin_1n1r[:, :length])
@@ -124,11 +125,6 @@ class SelfSpeculation:
         for layer in range(len(body.coda)):  # verification writes the keys of the full recurrence instead
             self.cache.layers[call.slots.coda(layer)].crop(-read_outs)  # type: ignore[union-attr]
         return read, torch.cat(states, 1), torch.cat(entries, 1)
-
-    def _angles(self, first: int, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        position_1T = torch.arange(first, first + count, device=device).unsqueeze(0)
-        body = self.model.model
-        return body.rotary_emb(body.embed_tokens.weight, position_1T)  # type: ignore[no-any-return]
 
     def _passes(self, call: ForwardCall, state_1TD: Tensor, entry_1TD: Tensor, indices: range) -> Tensor:
         for index in indices:
