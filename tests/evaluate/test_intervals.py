@@ -3,7 +3,8 @@
 import pytest
 
 from loopscale.cli.eval_tables import Shown, show_results
-from loopscale.evaluate.results import interval, printed, wide, wilson_interval
+from loopscale.core.numerics import wilson_interval
+from loopscale.evaluate.results import interval, printed, wide
 from loopscale.evaluate.rows import Row
 from loopscale.evaluate.store import Score
 from loopscale.evaluate.suites import OVERALL, Benchmark, Suite
@@ -15,6 +16,14 @@ from loopscale.evaluate.suites import OVERALL, Benchmark, Suite
 )
 def test_wilson_intervals_are_those_of_the_tables(right, count, interval):
     assert wilson_interval(right / count, count) == pytest.approx(interval, abs=1e-3)
+
+
+def test_an_interval_holds_its_share_and_narrows():
+    low, high = wilson_interval(0.9, 100)
+    assert low < 0.9 < high
+    narrow = wilson_interval(0.9, 10_000)
+    assert high - low > narrow[1] - narrow[0]
+    assert wilson_interval(0.0, 50)[0] == 0.0
 
 
 def test_no_right_answer_of_ten_is_not_certainty():

@@ -14,7 +14,7 @@ from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
 from loopscale.lab.charts import bar
 from loopscale.lab.recipes import LabRecipe
-from loopscale.lab.scores import AT_CHANCE, LEARNT, PARTLY, interval, score, status
+from loopscale.lab.scores import AT_CHANCE, LEARNT, PARTLY, score, status
 from loopscale.lab.shipped import show_shipped
 from loopscale.lab.training import load, task_of
 from loopscale.train.data.labels import fixed_problems
@@ -133,14 +133,6 @@ def test_separate_layers_do_not_loop() -> None:
 )
 def test_a_score_at_chance_is_reported_as_that(share: float, count: int, expected: str) -> None:
     assert status(share, count, 1 / 6) == expected
-
-
-def test_an_interval_holds_its_share_and_narrows() -> None:
-    low, high = interval(0.9, 100)
-    assert low < 0.9 < high
-    narrow = interval(0.9, 10_000)
-    assert high - low > narrow[1] - narrow[0]
-    assert interval(0.0, 50)[0] == 0.0
 
 
 def test_a_bar_is_as_long_as_its_share() -> None:

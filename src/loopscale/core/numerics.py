@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,3 +52,11 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     terms = np.cumprod((a + b + order) / (a + 1 + order) * x)
     beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
     return math.exp(a * math.log(x) + b * math.log1p(-x) - math.log(a) - beta) * (1 + float(terms.sum()))
+
+
+def wilson_interval(share: float, count: int, level: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's interval of a share of ``count`` items: 0 of 10 right is 0 to 0.28, not 0 ± 0."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+    return max(centre - half, 0.0), min(centre + half, 1.0)

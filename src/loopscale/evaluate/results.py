@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 
+from loopscale.core.numerics import wilson_interval
 from loopscale.core.tables import Table
 from loopscale.evaluate.rows import Row, is_proportion
 from loopscale.evaluate.store import PREFERRED
@@ -85,14 +85,6 @@ def labels(suite: Suite, rows: Sequence[Row]) -> list[str]:
 def _is_share(metric: str) -> bool:
     """Tell whether a metric is the share of items that are right, which a correlation is not."""
     return is_proportion(metric) and metric.partition(",")[0] != "mcc"
-
-
-def wilson_interval(share: float, count: int, level: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's interval of a share of ``count`` items: 0 of 10 right is 0 to 0.28, not 0 ± 0."""
-    z = NormalDist().inv_cdf((1 + level) / 2)
-    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
-    return max(centre - half, 0.0), min(centre + half, 1.0)
 
 
 def interval(suite: Suite, row: Row, label: str) -> tuple[float, float] | None:

@@ -204,18 +204,16 @@ def _score(benchmark: Benchmark, results: Sequence[Result]) -> tuple[str, Score,
         primary = result.primary_metric(benchmark.metric) if result.key.task == benchmark.task else None
         if primary is not None:
             name, score = primary
-            return name, _percent(score) if is_proportion(name) else score, result.samples
+            if is_proportion(name):
+                stderr = None if score.stderr is None else 100 * score.stderr
+                score = replace(score, value=100 * score.value, stderr=stderr)
+            return name, score, result.samples
     return None
 
 
 def is_proportion(metric: str) -> bool:
     """Tell whether a metric is from 0 to 1, and so shown in percent."""
     return metric.partition(",")[0] in PROPORTIONS
-
-
-def _percent(score: Score) -> Score:
-    stderr = None if score.stderr is None else 100 * score.stderr
-    return replace(score, value=100 * score.value, stderr=stderr)
 
 
 def _means(suite: Suite, scores: Mapping[str, Score]) -> dict[str, Score]:

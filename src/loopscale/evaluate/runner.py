@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -73,7 +72,10 @@ class EvalSettings:
 
     def of(self, benchmark: Benchmark) -> dict[str, Any]:
         """Return everything that the result of a benchmark depends on, as plain values."""
-        definition = None if benchmark.folder is None else _definition(benchmark.folder)
+        definition = None
+        if benchmark.folder is not None:  # an edited task is another task
+            files = (file for file in benchmark.folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+            definition = contents_hash(sorted(files))[:16]
         own = {"shots": benchmark.shots, "definition": definition}
         return {**self.plain(), **own, "lm_eval": harness_version(), "seed": SEED}
 
@@ -150,18 +152,8 @@ def _measure(
                 del engine  # it holds its memory until it is collected
                 gc.collect()
                 engine, current = at(pair.key.recurrence), pair.key.recurrence
-            store.add(_run(engine, tasks.load(pair.benchmark), pair, settings, progress))
+            store.add(_run(engine, tasks.load(pair.benchmark), pair, settings, progress.now))
             progress.finished()
-
-
-class _Silent:
-    """Progress that is not shown."""
-
-    def now(self, what: str, done: int = 0) -> None:
-        """Ignore the current task."""
-
-    def finished(self, results: int = 1) -> None:
-        """Ignore new results."""
 
 
 def while_training(config: TrainConfig) -> Callable[[Any, TokenStore], dict[str, float]]:
@@ -185,15 +177,17 @@ def while_training(config: TrainConfig) -> Callable[[Any, TokenStore], dict[str,
             by_label = {}
             for benchmark in suite.benchmarks:
                 pair = Pair(benchmark, Key("in training", benchmark.task, config.model.recurrence, {}))
-                result = _run(lm, tasks.load(benchmark), pair, settings, _Silent())
+                result = _run(lm, tasks.load(benchmark), pair, settings)
                 by_label[benchmark.label] = result.scores[benchmark.metric or next(iter(result.scores))].value
         return by_label
 
     return scores
 
 
-def _run(lm: Any, loaded: Any, pair: Pair, settings: EvalSettings, progress: EvalProgress) -> Result:
-    """Evaluate one task at one recurrence."""
+def _run(
+    lm: Any, loaded: Any, pair: Pair, settings: EvalSettings, now: Callable[[str, int], None] = lambda *_: None
+) -> Result:
+    """Evaluate one task at one recurrence; ``now`` is called with what runs and how many requests are finished."""
     from lm_eval.evaluator import evaluate as run_harness
 
     from loopscale.evaluate.lm import listening
@@ -201,8 +195,8 @@ def _run(lm: Any, loaded: Any, pair: Pair, settings: EvalSettings, progress: Eva
     name, start = f"{pair.benchmark.label} at R = {pair.key.recurrence}", time.monotonic()
     count = _start_exit(lm, settings.exit)
     _seed(loaded)
-    progress.now(name)
-    with listening(lm, lambda done: progress.now(name, done)), _fitting(pair.benchmark.task):
+    now(name, 0)
+    with listening(lm, lambda done: now(name, done)), _fitting(pair.benchmark.task):
         out = run_harness(lm, loaded, limit=settings.limit, log_samples=False, bootstrap_iters=BOOTSTRAPS)
     task = pair.benchmark.task
     own = out["results"].get(task) or out.get("groups", {}).get(task, {})
@@ -267,9 +261,3 @@ def _fitting(task: str) -> Iterator[None]:
         if "maximum sequence length" not in str(error):
             raise
         raise InputError(f"task {task!r} does not fit the model's context: {error}") from None
-
-
-def _definition(folder: Path) -> str:
-    """Return a hash of a task folder, so that an edited task is another task."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
-    return contents_hash(files)[:16]

@@ -220,6 +220,7 @@ def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: fl
     if not where.is_dir():
         raise InputError("no such checkpoint", where=str(folder), remedy="give a folder that save_pretrained wrote")
     architecture = read_config(where)
+    config: Any = read_json(where / "config.json")
     weights = _matching(where, WEIGHTS)
     if not weights:
         raise InputError(
@@ -243,13 +244,8 @@ def read_checkpoint(folder: str | Path, tokenizer: str | None = None, tokens: fl
         summary.get("size", ""),
         summary.get("run", ""),
         summary.get("validation_loss"),
-        _draws_passes(where),
+        config.get("random_recurrence") is not None,
     )
-
-
-def _draws_passes(folder: Path) -> bool:
-    config = read_json(folder / "config.json")
-    return isinstance(config, dict) and config.get("random_recurrence") is not None
 
 
 def _name(architecture: Architecture, run: Path | None, summary: dict[str, Any]) -> str:

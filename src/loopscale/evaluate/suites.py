@@ -142,25 +142,22 @@ def _named(word: str, folder_tasks: Callable[[Path], list[str]]) -> list[Benchma
     path = Path(word)
     suite, _, task = word.partition(":")
     if suite == bigbench.NAME and not path.exists():
-        return _of_bigbench((bigbench.known(task),) if task else tuple(bigbench.TASKS))
+        names = (bigbench.known(task),) if task else tuple(bigbench.TASKS)
+        folder = bigbench.task_folder(names)
+        return [
+            Benchmark(name, f"{bigbench.NAME}_{name}", bigbench.SHOTS, bigbench.METRIC, "BBH", folder=folder)
+            for name in names
+        ]
     if word == human_eval.NAME and not path.exists():
         return [Benchmark(word, human_eval.TASK, 0, human_eval.METRIC, "Code", folder=human_eval.task_folder())]
     if word in builtin_suites() or path.suffix == ".toml":
         return list(load_suite(word).benchmarks)
     if not path.is_dir():
         return [Benchmark(word, word)]
-    names = folder_tasks(path)
-    if not names:
+    tasks = folder_tasks(path)
+    if not tasks:
         raise InputError("no task found there", where=word, remedy="it should hold .yaml files as lm-eval reads them")
-    return [Benchmark(name, name, folder=path.resolve()) for name in names]
-
-
-def _of_bigbench(names: tuple[str, ...]) -> list[Benchmark]:
-    folder = bigbench.task_folder(names)
-    return [
-        Benchmark(name, f"{bigbench.NAME}_{name}", bigbench.SHOTS, bigbench.METRIC, "BBH", folder=folder)
-        for name in names
-    ]
+    return [Benchmark(name, name, folder=path.resolve()) for name in tasks]
 
 
 def _task_folder(path: Path, folder: str) -> Path:

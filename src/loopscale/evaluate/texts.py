@@ -45,7 +45,9 @@ def read_text(source: str, column: str = "text") -> Text:
     elif path.suffix or "\0" in source:
         raise InputError(f"{shown(source)}: no such file")
     else:
-        documents = _from_hub(source, column)
+        name, _, rest = source.partition(":")
+        config, _, split = rest.partition(":")
+        documents = _column(name, source, column, name=config or None, split=split or "test")
     kept = tuple(document for document in documents if document.strip())
     if not kept:
         raise InputError("it holds no text", where=source)
@@ -80,12 +82,6 @@ def cut(text: Text, tokenizer: Any, context: int) -> Windows:
     if not kept:
         raise InputError(f"it has {len(ids)} tokens", where=str(text.name), remedy="a loss needs two or more")
     return Windows(kept, len(ids) / sum(len(document.encode()) for document in text.documents))
-
-
-def _from_hub(source: str, column: str) -> list[str]:
-    name, _, rest = source.partition(":")
-    config, _, split = rest.partition(":")
-    return _column(name, source, column, name=config or None, split=split or "test")
 
 
 def _column(reader: str, source: str, column: str, split: str = "train", **options: Any) -> list[str]:

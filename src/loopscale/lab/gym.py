@@ -16,7 +16,7 @@ import torch
 
 from loopscale.core.errors import InputError, nearest, require, shown
 from loopscale.core.files import read_json, write_json, write_text
-from loopscale.lab.scores import interval
+from loopscale.core.numerics import wilson_interval
 from loopscale.lab.training import load
 from loopscale.train import run_dir
 
@@ -82,7 +82,6 @@ def check(folder: Path, model: str | Path, recurrence: int | None = None, count:
 
     task, prompts = read_task(folder)
     loaded: Any = load(model)
-    loaded.eval()
     tokenizer: Any = AutoTokenizer.from_pretrained(str(run_dir.model_of(model)))
     R = recurrence or loaded.config.recurrence
     points, right, asked = 0.0, 0, 0
@@ -105,6 +104,6 @@ def check(folder: Path, model: str | Path, recurrence: int | None = None, count:
         "recurrence": R,
         "problems": asked,
         "accuracy": share,
-        "interval": list(interval(share, asked)),
+        "interval": list(wilson_interval(share, asked)),
         "score": points / asked,
     }

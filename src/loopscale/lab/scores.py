@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from loopscale.core.errors import InputError
+from loopscale.core.numerics import wilson_interval
 from loopscale.model import Exit, LoopedMoEForCausalLM
 from loopscale.train.data.batches import IGNORED
 from loopscale.train.data.labels import fixed_problems
@@ -26,21 +27,11 @@ AT_CHANCE = "AT_CHANCE"
 LEARNT, PARTLY = "learnt", "partly learnt"
 LEARNT_FROM = 0.8
 """The way from chance to all right at which a task counts as learnt."""
-LIMIT = 2.576
-"""Standard normal deviation of a two-sided 99% interval."""
-
-
-def interval(share: float, count: int, deviation: float = 1.96) -> tuple[float, float]:
-    """Return Wilson's interval of a share of ``count`` problems; by default 95%."""
-    middle = share + deviation**2 / (2 * count)
-    half = deviation * math.sqrt(share * (1 - share) / count + deviation**2 / (4 * count**2))
-    scale = 1 + deviation**2 / count
-    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
 def status(share: float, count: int, chance: float) -> str:
     """Return whether a task was learnt, partly learnt, or is at chance: its 99% interval holds the chance level."""
-    if interval(share, count, LIMIT)[0] <= chance:
+    if wilson_interval(share, count, 0.99)[0] <= chance:
         return AT_CHANCE
     return LEARNT if (share - chance) / (1 - chance) >= LEARNT_FROM else PARTLY
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from loopscale.lab.scores import Scores, score
+from loopscale.model import LoopedMoEForCausalLM
+from loopscale.model.loading import load_model
 from loopscale.train.data.puzzles import task_called
 from loopscale.train.data.tasks import Task
 
@@ -16,11 +17,9 @@ def shipped_folder(name: str = "s3") -> Path:
     return Path(str(resources.files("loopscale.lab") / "data" / name))
 
 
-def shipped_model(name: str = "s3") -> Any:
-    """Return a shipped model, as Transformers loads it."""
-    from loopscale.lab.training import load
-
-    return load(shipped_folder(name))
+def shipped_model(name: str = "s3") -> LoopedMoEForCausalLM:
+    """Return a shipped model."""
+    return load_model(shipped_folder(name))
 
 
 def shipped_task() -> Task:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -16,7 +16,7 @@ from loopscale.core.files import read_json, write_json
 from loopscale.lab.recipes import LabRecipe
 from loopscale.lab.scores import Scores, score
 from loopscale.model import LoopedMoEForCausalLM
-from loopscale.model.loading import quiet
+from loopscale.model.loading import load_model
 from loopscale.train import run_dir
 from loopscale.train.data.puzzles import task_called
 from loopscale.train.data.tasks import Task
@@ -110,11 +110,8 @@ def train_task(
 
 
 def load(folder: str | Path) -> LoopedMoEForCausalLM:
-    """Return the model of a run as Transformers loads it."""
-    from transformers import AutoModelForCausalLM
-
-    with quiet():
-        return cast("LoopedMoEForCausalLM", AutoModelForCausalLM.from_pretrained(str(run_dir.model_of(folder))))
+    """Return the model of a run, or of a model's folder."""
+    return load_model(run_dir.model_of(folder))
 
 
 def task_of(folder: str | Path, name: str | None = None, difficulty: int | None = None) -> Task:
