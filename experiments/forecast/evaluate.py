@@ -1,4 +1,4 @@
-"""The tables of docs/prediction.md: coverage, bias and scores of forecasts by sweep and decades, from LOOPSCALE_DATA.
+"""The tables of docs/forecasts.md: coverage, bias and scores of forecasts by sweep and decades, from LOOPSCALE_DATA.
 
     LOOPSCALE_DATA=… python experiments/forecast/evaluate.py [--leave-one-out]
 
@@ -179,7 +179,7 @@ def pooled(rows: list[Split], level: float) -> float:
 
 
 def table(rows: list[Split]) -> None:
-    """Print the averages that docs/prediction.md states."""
+    """Print the averages that docs/forecasts.md states."""
     for decades in DECADES:
         part = [row for row in rows if row.decades == decades]
         if not part:

@@ -139,6 +139,12 @@ def test_a_folder_without_runs_is_called_one(terminal, capsys):
     assert "notes: this folder holds no runs; give a table of runs" in refused(capsys, "fit", "notes")
 
 
+def test_runs_in_the_place_of_a_law_name_the_fit(terminal, capsys):
+    said = refused(capsys, "predict", "--params", "7B", "--tokens", "140B", "--law", "semicolons.csv")
+    assert "this is a table of runs" in said
+    assert "fit it first: loopscale fit semicolons.csv --out law.json" in said
+
+
 def test_a_fit_with_forms_to_choose_from_and_warnings_fits_a_screen(terminal, capsys):
     check_screen(run(capsys, "fit", "micro", "--resamples", "5", "--out", "shipped.json"))
     forecast = run(capsys, "forecast", "shipped.json", "--params", "60e3", "--tokens", "10e6")

@@ -105,7 +105,7 @@ def test_what_cannot_be_hidden_is_said():
 
 @real_data
 def test_intervals_cover_larger_runs_of_real_sweeps():
-    """The averages over all sweeps are in docs/prediction.md; two sweeps keep this quick."""
+    """The averages over all sweeps are in docs/forecasts.md; two sweeps keep this quick."""
     for name in ("marin-comma-isoflop", "misfitting-isoflop"):
         ours, reference = extrapolation(sweeps()[name])
         assert ours[0] >= 0.85

@@ -109,7 +109,7 @@ def test_small_moe_sweeps_get_a_law_that_predicts_larger_models(rows):
         fitted = fit(sweep.where(picked), resamples=0)
         assert not fitted.degenerate
         errors.append(np.sqrt(np.mean((fitted.law(larger.points) / larger.loss - 1) ** 2)))
-    assert np.median(errors) < 0.02  # .009 to .002 in docs/fitting.md
+    assert np.median(errors) < 0.02  # .009 to .002 in docs/public-sweeps.md
 
 
 def test_one_expert_count_gives_a_law_for_that_count():

@@ -1,7 +1,7 @@
 """What weights in fewer bits cost in loss: a small law through our own measurements, for plans that ask for it.
 
 cost = a x 2^(-c bits) x (D / N)^g: a model that has read more tokens for each of its parameters loses more. The
-recurrence is not in it, because on text the cost does not depend on R (docs/serve.md).
+recurrence is not in it, because on text the cost does not depend on R (docs/rounding.md).
 """
 
 from __future__ import annotations

@@ -203,6 +203,10 @@ def published(name: str = DEFAULT) -> ScalingLaw:
     return PUBLISHED[name]
 
 
+TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+"""Endings of tables of runs, which are no law files."""
+
+
 @runtime_checkable
 class HasLaw(Protocol):
     """An object with a law as ``law``: a ``Fit``, whose package builds on this one."""
@@ -228,6 +232,11 @@ def find_law(law: Any = None, group: str | None = None) -> ScalingLaw:
             raise InputError(f"law {law} has no groups", field="group", remedy="leave `group` out")
         return with_uncertainty(law)
     if isinstance(law, Path) or (isinstance(law, str) and (law.endswith(".json") or is_file(law))):
+        if Path(law).suffix in TABLES and is_file(law):
+            raise InputError(
+                "this is a table of runs, and a law is needed here", where=str(law),
+                remedy=f"fit it first: loopscale fit {law} --out law.json",
+            )  # fmt: skip
         data: Any = read_json(law)
         if kind_of(data, str(law)) == "fit":
             return ScalingLaw.from_dict(data.get("law"), f"{law}: law", group)
