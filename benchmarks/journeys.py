@@ -1,6 +1,7 @@
-"""How far a reader walks to follow one thing: distinct functions and files entered, counted with a tracer.
+"""How far a reader walks to follow one thing: functions, files, and steps from one file to another, by a tracer.
 
-Importing a module is not entering it: only functions and methods that run are counted. It is a report, not a limit.
+Importing a module is not entering it: only functions and methods that run are counted. A step is a distinct pair of
+functions of two files, of which one calls the other. It is a report, not a limit.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ TRACER = """
 import atexit, inspect, json, os, sys, threading
 import loopscale
 ROOT = os.path.dirname(loopscale.__file__) + os.sep
-entered = set()
-def enter(frame, event, argument):
+steps = set()
+def place(frame):
     code = frame.f_code
-    if code.co_flags & inspect.CO_OPTIMIZED and code.co_filename.startswith(ROOT):
-        entered.add((code.co_filename[len(ROOT):], code.co_qualname))
+    ours = code.co_flags & inspect.CO_OPTIMIZED and code.co_filename.startswith(ROOT)
+    return (code.co_filename[len(ROOT):], code.co_qualname) if ours else None
+def enter(frame, event, argument):
+    if (here := place(frame)) is not None:
+        steps.add(((frame.f_back and place(frame.f_back)) or here, here))
 def write():
     with open(os.path.join(os.environ["JOURNEY"], f"{os.getpid()}.json"), "w") as file:
-        json.dump(sorted(entered), file)
+        json.dump(sorted(steps), file)
 """
 COMMAND = f"""{TRACER}
 from loopscale.cli import main
@@ -69,38 +73,48 @@ TRAIN = SETTINGS.format(prefix="") + "tokens = 640\nlog_every = 1\n"
 SWEEP = '[sweep]\nname = "journey"\n[grid]\ntokens = [640]\n' + SETTINGS.format(prefix="base.")
 
 
-def journey(script: str, *arguments: str, cwd: Path) -> set[tuple[str, str]]:
-    """Run a traced script and return the functions entered in it and in its processes, each with its file."""
+Place = tuple[str, str]
+"""A file and a function in it."""
+Step = tuple[Place, Place]
+"""A function and one that it calls; a function that other code calls, twice."""
+
+
+def journey(script: str, *arguments: str, cwd: Path) -> set[Step]:
+    """Run a traced script and return the steps in it and in its processes."""
     with tempfile.TemporaryDirectory() as notes:
         environment = {**os.environ, "JOURNEY": notes}
         subprocess.run(
             [sys.executable, "-c", script, *arguments], cwd=cwd, env=environment, check=True, stdout=subprocess.DEVNULL
         )
-        return {(file, name) for note in Path(notes).glob("*.json") for file, name in json.loads(note.read_text())}
+        return {
+            (tuple(caller), tuple(called))
+            for note in Path(notes).glob("*.json")
+            for caller, called in json.loads(note.read_text())
+        }
 
 
-def plan_journey(folder: Path) -> set[tuple[str, str]]:
-    """Return the functions that ``loopscale plan`` enters."""
+def plan_journey(folder: Path) -> set[Step]:
+    """Return the steps that ``loopscale plan`` takes."""
     return journey(COMMAND, "plan", "--flops", "5e21", "--memory", "3GB", "--bits", "int4", cwd=folder)
 
 
-def fit_journey(folder: Path) -> set[tuple[str, str]]:
-    """Return the functions that ``loopscale fit runs.csv`` enters."""
+def fit_journey(folder: Path) -> set[Step]:
+    """Return the steps that ``loopscale fit runs.csv`` takes."""
     from loopscale.fitting import simulate_sweep
 
     simulate_sweep(tokens=(1e11, 3e11)).to_csv(folder / "runs.csv")
     return journey(COMMAND, "fit", "runs.csv", cwd=folder)
 
 
-def step_journey(folder: Path) -> set[tuple[str, str]]:
-    """Return the functions that one training step enters."""
+def step_journey(folder: Path) -> set[Step]:
+    """Return the steps that one training step takes."""
     (folder / "text.txt").write_text(TEXT)
     (folder / "train.toml").write_text(TRAIN)
     return journey(STEP, "train.toml", "run", cwd=folder)
 
 
-def sweep_journey(folder: Path) -> set[tuple[str, str]]:
-    """Return the functions that ``loopscale sweep run`` enters in the command itself, training apart."""
+def sweep_journey(folder: Path) -> set[Step]:
+    """Return the steps that ``loopscale sweep run`` takes in the command itself, training apart."""
     (folder / "text.txt").write_text(TEXT)
     (folder / "sweep.toml").write_text(SWEEP)
     return journey(COMMAND, "sweep", "run", "sweep.toml", "--workers", "1", cwd=folder)
@@ -110,11 +124,16 @@ JOURNEYS = {"plan": plan_journey, "fit": fit_journey, "sweep run": sweep_journey
 
 
 def main() -> None:
-    """Print the functions and the files of each journey."""
+    """Print the functions, files and steps of each journey."""
     for name, trace in JOURNEYS.items():
         with tempfile.TemporaryDirectory() as folder:
-            entered = trace(Path(folder))
-        print(f"{name:<14} {len(entered):>4} functions in {len({file for file, _ in entered}):>3} files", flush=True)
+            steps = trace(Path(folder))
+        entered = {called for _, called in steps}
+        files, switches = {file for file, _ in entered}, sum(caller[0] != called[0] for caller, called in steps)
+        print(
+            f"{name:<14} {len(entered):>4} functions in {len(files):>3} files, {switches:>4} steps to another file",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
