@@ -21,7 +21,8 @@ steps = set()
 def place(frame):
     code = frame.f_code
     ours = code.co_flags & inspect.CO_OPTIMIZED and code.co_filename.startswith(ROOT)
-    return (code.co_filename[len(ROOT):], code.co_qualname) if ours else None
+    # A comprehension or a lambda stands in the function that a reader is in already.
+    return (code.co_filename[len(ROOT):], code.co_qualname.partition(".<locals>.<")[0]) if ours else None
 def enter(frame, event, argument):
     if (here := place(frame)) is not None:
         steps.add(((frame.f_back and place(frame.f_back)) or here, here))
