@@ -256,7 +256,10 @@ class Search:
         curve; None where the law has no resamples.
         """
         flat = self.front(cost)
-        low, high = self.bands(flat)
+        low: list[float | None] = [None] * len(flat)
+        high = low
+        if self.law.resamples is not None and len(flat):
+            low, high = (end.tolist() for end in loss_band(self.law, self.points(flat)))
         columns = (
             [self.grid.label(int(index)) for index in flat],
             self._prices(cost)[flat].tolist(),
@@ -267,13 +270,6 @@ class Search:
             self.grid.trust_FSKP[0].ravel()[flat].tolist(),
         )
         return tuple(FrontRow(*row) for row in zip(*columns, strict=True))
-
-    def bands(self, flat: IntArray) -> tuple[list[float | None], list[float | None]]:
-        """Return the ends of the 90% bands of the designs at flat indices; None where the law has no resamples."""
-        if self.law.resamples is None or not len(flat):
-            return [None] * len(flat), [None] * len(flat)
-        low, high = loss_band(self.law, self.points(flat))
-        return low.tolist(), high.tolist()
 
     def points(self, flat: int | IntArray) -> Points:
         """Return candidates as the law sees them."""
