@@ -22,7 +22,7 @@ from loopscale.app.schemas import (
 )
 from loopscale.app.security import Limits
 from loopscale.core.errors import InputError
-from loopscale.planning.text import capital
+from loopscale.core.text import capital
 
 ARCHIVES = {
     b"\x1f\x8b": "a gzip archive",

@@ -21,7 +21,7 @@ from typing import Any
 from loopscale.app.problems import RefusalError
 from loopscale.app.security import Limits
 from loopscale.core.errors import InputError, nearest, shown
-from loopscale.planning.text import capital
+from loopscale.core.text import capital
 from loopscale.scaling import PUBLISHED, ScalingLaw, find_law
 
 SUMMARY = ("name", "source", "note", "outer", "mapping", "coefficients", "units", "counts", "rmse", "range")

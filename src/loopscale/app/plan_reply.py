@@ -8,11 +8,11 @@ from typing import Any
 
 from loopscale.app.schemas import PlanRequest
 from loopscale.core.quantities import plain
+from loopscale.core.text import capital
 from loopscale.planning import FIELDS, Plan, Search, budget_text
 from loopscale.planning.intervals import front_band_text, interval_text
 from loopscale.planning.text import (
     TRUST_TEXT,
-    capital,
     loosened,
     sentences,
 )

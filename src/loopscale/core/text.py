@@ -1,4 +1,4 @@
-"""Text for terminals of 80 columns: tables, labelled facts, equations and warnings."""
+"""Text for terminals of 80 columns: tables, labelled facts, curves and warnings."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from textwrap import wrap
 WIDTH = 80
 LABEL = 10
 """Columns of the label in front of a fact."""
+
+
+def capital(text: str) -> str:
+    """Return ``text`` as the start of a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def text_table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[str] = ()) -> str:

@@ -28,6 +28,7 @@ from loopscale.core.quantities import (
     whole_count_of,
     whole_of,
 )
+from loopscale.core.text import capital
 
 if TYPE_CHECKING:
     from loopscale.core.arrays import FloatArray
@@ -156,7 +157,7 @@ class BudgetField:
         writers = {POWER.write: "power", CONTEXT.write: "count", WHOLE.write: "count"}
         return {
             "name": self.name,
-            "label": self.title or self.label[:1].upper() + self.label[1:],
+            "label": self.title or capital(self.label),
             "unit": self.unit,
             "about": self.help,
             "group": self.group.value,

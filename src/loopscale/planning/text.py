@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from loopscale.core.quantities import counted, decimals, format_bytes, format_count, format_power
+from loopscale.core.text import capital
 from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, design_text, law_counts_text
 from loopscale.planning.intervals import interval_text
@@ -41,11 +42,6 @@ def legend(axes: Iterable[str]) -> str:
     if not outside:
         return ""
     return f"{EXTRAPOLATED} extrapolated: outside the range the law was fitted on ({', '.join(outside)})"
-
-
-def capital(text: str) -> str:
-    """Return ``text`` as the start of a sentence."""
-    return text[:1].upper() + text[1:]
 
 
 def answer(plan: Plan) -> str:

@@ -15,6 +15,7 @@ from loopscale.core.files import checksum
 from loopscale.core.quantities import decimals, format_bytes, format_count, format_power, format_size
 from loopscale.core.report import Report, without_folder
 from loopscale.core.tables import Table
+from loopscale.core.text import capital
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.fitting import (
     draw_intervals,
@@ -39,7 +40,6 @@ from loopscale.figures.style import LOSS, Panel, Picture, colour, finish, groups
 from loopscale.fitting import Fit, Observations, correlations, identification
 from loopscale.planning import Budget
 from loopscale.planning.profiles import built_experts, choice_span, joint_optimum
-from loopscale.planning.text import capital
 from loopscale.scaling import Counting
 
 
