@@ -44,8 +44,8 @@ def callbacks_of(
     others = [*added, *(_listed(number, section, allow_code) for number, section in enumerate(config.callbacks, 1))]
     replaced = {type(callback) for callback in others}
     own = [kind.for_run(config, model) for kind in own_callbacks().values() if kind not in replaced]
-    every = [*(callback for callback in own if callback is not None), *others]
-    return sorted(every, key=lambda callback: -callback.priority)
+    callbacks = [*(callback for callback in own if callback is not None), *others]
+    return sorted(callbacks, key=lambda callback: -callback.priority)
 
 
 def states_by_name(callbacks: Iterable[Callback]) -> dict[str, Callback]:

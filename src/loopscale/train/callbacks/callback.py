@@ -27,13 +27,15 @@ class Callback:
 
     priority: ClassVar[int] = 0
     """Callbacks of a higher priority are called first."""
+    in_every_run: ClassVar[bool] = False
+    """Whether every run has this callback, whatever its settings; for callbacks of loopscale."""
     trainer: Trainer
     """The run of the callback; set before any other method is called."""
 
     @classmethod
     def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> Self | None:
         """Return the callback of a run, or None if its settings do not ask for one; for callbacks of loopscale."""
-        return None
+        return cls() if cls.in_every_run else None
 
     def start(self) -> None:
         """Training starts or continues at ``trainer.step``."""

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from loopscale.train.callbacks.callback import Callback
-
-if TYPE_CHECKING:
-    from loopscale.model import LoopedMoEConfig
-    from loopscale.train.config import TrainConfig
 
 
 class Checkpointing(Callback):
     """When a run saves its state."""
 
+    in_every_run = True
     priority = -100  # last: the state of every other callback is in the checkpoint
-
-    @classmethod
-    def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> Checkpointing:
-        return cls()
 
     def after_step(self) -> None:
         trainer = self.trainer

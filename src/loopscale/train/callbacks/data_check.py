@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loopscale.train.callbacks.callback import Callback
-
-if TYPE_CHECKING:
-    from loopscale.model import LoopedMoEConfig
-    from loopscale.train.config import TrainConfig
 
 AT_ONCE = 64 * 2**20
 """Bytes of tokens that are read before the first step, in about a tenth of a second; more are read beside training."""
@@ -22,14 +18,11 @@ class DataCheck(Callback):
     first process reads it. No checkpoint and no summary is written before the comparison is done.
     """
 
+    in_every_run = True
     priority = 200  # before a checkpoint is written by any other
 
     def __init__(self) -> None:
         self._checked: Future[None] | None = None
-
-    @classmethod
-    def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> DataCheck:
-        return cls()
 
     def start(self) -> None:
         store = self.trainer.store

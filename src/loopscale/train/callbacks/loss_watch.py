@@ -15,8 +15,6 @@ from loopscale.core.files import write_json
 from loopscale.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
-    from loopscale.model import LoopedMoEConfig
-    from loopscale.train.config import TrainConfig
     from loopscale.train.step import Gradients
 
 SMOOTH = 50
@@ -26,6 +24,7 @@ SMOOTH = 50
 class LossWatch(Callback):
     """Skips up to ``[run] skip_spikes`` batches, and stops a run by ``[run] divergence``."""
 
+    in_every_run = True
     priority = 90
 
     def __init__(self) -> None:
@@ -34,10 +33,6 @@ class LossWatch(Callback):
         self._skipped = 0
         self._unread: list[tuple[int, Tensor]] = []
         """Losses that are still on the device, with their steps."""
-
-    @classmethod
-    def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> LossWatch:
-        return cls()
 
     def skip_update(self, gradients: Gradients) -> bool:
         trainer = self.trainer

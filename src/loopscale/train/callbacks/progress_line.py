@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -19,11 +19,6 @@ from loopscale.core.quantities import format_duration
 from loopscale.fitting.running import final_loss, read_log
 from loopscale.train.callbacks.callback import Callback
 
-if TYPE_CHECKING:
-    from loopscale.model import LoopedMoEConfig
-    from loopscale.train.config import TrainConfig
-
-
 UNBALANCED = 2.0
 """The busiest expert is mentioned when its load is more than this many times the mean."""
 FORECAST_EVERY = 0.02
@@ -33,6 +28,7 @@ FORECAST_EVERY = 0.02
 class ProgressLine(Callback):
     """The live line of a trainer with ``progress``, on the first process."""
 
+    in_every_run = True
     priority = -20
 
     def __init__(self) -> None:
@@ -40,10 +36,6 @@ class ProgressLine(Callback):
         self._ending = ""
         self._forecast_at = 0
         self._line: Callable[[str], None] = lambda line: None
-
-    @classmethod
-    def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> ProgressLine:
-        return cls()
 
     def start(self) -> None:
         trainer = self.trainer

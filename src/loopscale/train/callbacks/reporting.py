@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loopscale.train.callbacks.callback import Callback
 from loopscale.train.metrics import Sink, open_sinks
-
-if TYPE_CHECKING:
-    from loopscale.model import LoopedMoEConfig
-    from loopscale.train.config import TrainConfig
 
 
 class Reporting(Callback):
     """Sends every row to the sinks of the run, from the first process."""
 
+    in_every_run = True
     priority = -10  # after other callbacks have looked at the row
 
     def __init__(self) -> None:
         self._sinks: list[Sink] = []
-
-    @classmethod
-    def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> Reporting:
-        return cls()
 
     def start(self) -> None:
         trainer = self.trainer

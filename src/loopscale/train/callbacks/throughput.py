@@ -12,22 +12,17 @@ from loopscale.train.callbacks.callback import Callback
 from loopscale.train.job import real_flops_per_token
 
 if TYPE_CHECKING:
-    from loopscale.model import LoopedMoEConfig
-    from loopscale.train.config import TrainConfig
     from loopscale.train.step import Gradients
 
 
 class Throughput(Callback):
     """Tokens and FLOPs per second since the last row."""
 
+    in_every_run = True
     priority = 100  # before others take time that is not the step's
 
     def __init__(self) -> None:
         self._step, self._since = 0, time.perf_counter()
-
-    @classmethod
-    def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> Throughput:
-        return cls()
 
     def start(self) -> None:
         trainer, process = self.trainer, self.trainer.process

@@ -9,8 +9,7 @@ import torch
 from loopscale.train.callbacks.callback import Callback
 
 if TYPE_CHECKING:
-    from loopscale.model import LoopedMoEConfig, LoopedMoEForCausalLM
-    from loopscale.train.config import TrainConfig
+    from loopscale.model import LoopedMoEForCausalLM
     from loopscale.train.data.labels import AnyBatches
     from loopscale.train.parallel.process import Process
     from loopscale.train.step import Gradients
@@ -19,11 +18,8 @@ if TYPE_CHECKING:
 class Validation(Callback):
     """The validation loss in the rows of metrics."""
 
+    in_every_run = True
     priority = 70
-
-    @classmethod
-    def for_run(cls, config: TrainConfig, model: LoopedMoEConfig) -> Validation:
-        return cls()
 
     def measure(self, row: dict[str, Any], gradients: Gradients) -> None:
         trainer = self.trainer
