@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from loopscale.train.config import TrainConfig
-from loopscale.train.metrics import read_metrics
 
 WORDS = ("loop", "the", "state", "again", "and", "expert", "of", "a", "small", "model", "reads", "its", "own", "words")
 STEPS, BATCH, CONTEXT = 50, 8, 16
@@ -51,11 +50,6 @@ def settings(text: Path, **sections: dict[str, Any]) -> dict[str, Any]:
     for name, values in sections.items():
         data.setdefault(name, {}).update(values)
     return data
-
-
-def losses(out: Path) -> list[float]:
-    """Return the loss of every step that a run has reported."""
-    return [row["loss"] for row in read_metrics(out / "metrics.jsonl")]
 
 
 def launch(processes: int, runs: list[dict[str, Any]], folder: Path) -> None:

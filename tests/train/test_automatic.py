@@ -8,27 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from training import corpus, small
+from training import losses, small
 
 from loopscale.core.devices import USABLE
 from loopscale.planning.job import MARGIN
 from loopscale.train import auto
 from loopscale.train.job import CPU, model_without_text, real_flops_per_token, step_cost
-from loopscale.train.metrics import read_metrics
 from loopscale.train.run_dir import open_run
 from loopscale.train.timing import block_rate
 from loopscale.train.trainer import Trainer, train
 
 AUTO = {"accumulate": "auto", "tokens": 50 * 8 * 32, "batch": 8}
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("corpus") / "text")
-
-
-def losses(out: Path) -> list[float]:
-    return [row["loss"] for row in read_metrics(out / "metrics.jsonl")]
 
 
 def with_memory(monkeypatch: pytest.MonkeyPatch, size: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from training import corpus, small
+from training import small
 
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
@@ -23,11 +23,6 @@ from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, train
 
 STEP = 4 * 32
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("corpus") / "text")
 
 
 class Journal(Callback):

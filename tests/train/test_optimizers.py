@@ -7,24 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from training import corpus, small
+from training import losses, small
 
 from loopscale.train.config import TrainConfig
-from loopscale.train.metrics import read_metrics
 from loopscale.train.optimizers import AdamW, MuonAdamW, fill_state, orthogonal
 from loopscale.train.step import gradients
 from loopscale.train.trainer import Trainer, train
 
 MUON = {"name": "muon", "learning_rate": 0.01}
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("corpus") / "text")
-
-
-def losses(out: Path) -> list[float]:
-    return [row["loss"] for row in read_metrics(out / "metrics.jsonl")]
 
 
 def resumed_equals_whole(config: TrainConfig, folder: Path) -> None:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from parallel_runs import BATCH, CONTEXT, STEPS, TORCHRUN, finish, launch, losses, run, settings, start, write_text
+from parallel_runs import BATCH, CONTEXT, STEPS, TORCHRUN, finish, launch, run, settings, start, write_text
+from training import losses
 
 from loopscale.core.errors import InputError
 from loopscale.model.loading import load_model

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from training import corpus, small
+from training import small
 
 from loopscale.core.errors import InputError
 from loopscale.train.job import real_flops_per_token
@@ -26,11 +26,6 @@ SWITCHES: list[dict[str, Any]] = [
     {"model": {"injection": "normed", "residual_init": "zero"}},
     {"model": {"exit_gate": True}},
 ]
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("corpus") / "text")
 
 
 @pytest.mark.parametrize("sections", SWITCHES, ids=str)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training import corpus, small
+from training import small
 
 import loopscale as ls
 from loopscale.architecture import Architecture
@@ -18,11 +18,6 @@ from loopscale.train.callbacks.evaluation import Evaluation
 from loopscale.train.callbacks.forecast import Forecast
 from loopscale.train.metrics import read_metrics
 from loopscale.train.trainer import Trainer, train
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("corpus") / "text")
 
 
 @pytest.fixture(scope="module")

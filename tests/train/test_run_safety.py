@@ -30,11 +30,6 @@ from loopscale.train.trainer import Trainer, train
 STEP = 4 * 32
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("corpus") / "text")
-
-
 def of_length(text: Path, steps: int, kind: str = "cosine") -> TrainConfig:
     schedule = {"kind": kind, "cooldown": 0.25}
     return small(text, model={"experts": 1}, schedule=schedule, run={"tokens": steps * STEP})

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from training import corpus, small
+from training import losses, small
 
 from loopscale.architecture import rung
 from loopscale.cli.verbs import cli
@@ -33,15 +33,6 @@ from loopscale.train.timing import measured_device
 from loopscale.train.trainer import Trainer, train
 from loss_speed import in_a_process
 from model_references import cross_entropy_reference, expert_ffn_reference
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("corpus") / "text")
-
-
-def losses(out: Path) -> list[float]:
-    return [row["loss"] for row in read_metrics(out / "metrics.jsonl")]
 
 
 @pytest.mark.parametrize("chunk", [1, 7 * 50, 1 << 24])

@@ -15,18 +15,13 @@ from typing import Any
 
 import pytest
 from test_trainer import losses, same, weights
-from training import corpus, small
+from training import small
 
 from loopscale.core.errors import InputError, StorageError
 from loopscale.train.checkpoints import verify
 from loopscale.train.trainer import Trainer, train
 
 KILLS = 20
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("corpus") / "text")
 
 
 @pytest.mark.parametrize(

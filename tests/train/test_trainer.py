@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from training import corpus, small
+from training import losses, small
 
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import DivergenceError, InputError, MissingExtraError
@@ -22,19 +22,10 @@ from loopscale.train.trainer import Trainer, train
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return corpus(tmp_path_factory.mktemp("corpus") / "text")
-
-
-@pytest.fixture(scope="module")
 def finished(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "whole"
     train(small(text), out)
     return out
-
-
-def losses(out: Path) -> list[float]:
-    return [row["loss"] for row in read_metrics(out / "metrics.jsonl")]
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loopscale.train.config import TrainConfig
+from loopscale.train.metrics import read_metrics
 
 WORDS = ("loop", "the", "state", "again", "and", "expert", "of", "a", "small", "model", "reads", "its", "own", "words")
 
@@ -33,3 +34,8 @@ def small(text: Path, **sections: dict[str, Any]) -> TrainConfig:
     for name, values in sections.items():
         data.setdefault(name, {}).update(values)
     return TrainConfig.from_dict(data)
+
+
+def losses(out: Path) -> list[float]:
+    """Return the loss of every step that a run has reported."""
+    return [row["loss"] for row in read_metrics(out / "metrics.jsonl")]

@@ -208,11 +208,10 @@ def _describe(run: TrainConfig, folder: Path, as_json: bool) -> None:
     from loopscale.planning.design import sizes_text
     from loopscale.planning.job import expected_days
     from loopscale.planning.training_file import TEXTS
-    from loopscale.train.data.stores import model_config, open_tokens
+    from loopscale.train.data.stores import model_config, open_batches, open_tokens
     from loopscale.train.job import model_without_text, step_cost
     from loopscale.train.sections.run import ResourcesSection
     from loopscale.train.summary import summary_of
-    from loopscale.train.trainer import open_batches
 
     gpus, device, utilisation = run.resources.gpus, run.resources.device, run.resources.utilisation
     planned = model_without_text(run)

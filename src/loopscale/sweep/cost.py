@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from loopscale.architecture import Architecture
 from loopscale.core.devices import Device
 from loopscale.core.errors import InputError
 from loopscale.core.files import cache_folder, is_file, read_json, write_json
@@ -25,11 +24,11 @@ from loopscale.model import LoopedMoEConfig
 from loopscale.planning.job import StepCost
 from loopscale.planning.step_memory import FP32
 from loopscale.sweep.spec import Run, Sweep, executed_steps
-from loopscale.train.data.stores import model_config
+from loopscale.train.data.stores import model_config, open_batches
 from loopscale.train.data.stores import open_tokens as open_store
 from loopscale.train.data.token_store import TokenStore
 from loopscale.train.job import CPU, real_flops_per_token, state_bytes, step_cost
-from loopscale.train.trainer import Trainer, open_batches
+from loopscale.train.trainer import Trainer
 
 MOST = 6
 """Runs that are timed."""
@@ -130,10 +129,10 @@ def count_without_tokens(sweep: Sweep, vocabulary: int | None = None, device: De
     sizes: list[Any] = [run.config.model.options.get("vocab_size", vocabulary) for run in sweep.runs]
     if not all(isinstance(size, int) for size in sizes):
         return None
-    costs = []
-    for run, size in zip(sweep.runs, sizes, strict=True):
-        costs.append(_cost(run, _model(sweep, run, size), math.inf, sweep.keep_models, device))
-    return costs
+    return [
+        _cost(run, _model(sweep, run, size), math.inf, sweep.keep_models, device)
+        for run, size in zip(sweep.runs, sizes, strict=True)
+    ]
 
 
 def _cost(run: Run, model: LoopedMoEConfig, validation: float, keep_models: bool, device: Device) -> Cost:
@@ -144,23 +143,17 @@ def _cost(run: Run, model: LoopedMoEConfig, validation: float, keep_models: bool
     real = real_flops_per_token(config, model)
     # A validation is a forward, a third of a training step.
     seen = min(validation, config.run.validation_sequences * config.data.context)
+    # Checkpoints, models in fp32 and metrics.
+    states = state_bytes(config, architecture) * config.run.keep + (FP32 * len(run.points) if keep_models else 0)
     return Cost(
         run=run,
         model=model,
         alone=paper * sum(run.points),
         shared=paper * steps * config.step_tokens,
         real=real * (steps * config.step_tokens + len(run.points) * seen / 3),
-        disk=_disk(run, architecture, steps, keep_models),
+        disk=float(architecture.parameters) * states + ROW_BYTES * steps / config.run.log_every,
         step=step_cost(config, model, run.resources.processes, device),
     )
-
-
-def _disk(run: Run, model: Architecture, steps: int, keep_models: bool) -> float:
-    """Return the bytes of checkpoints, of models in fp32 and of metrics."""
-    config = run.config.run
-    models = FP32 * len(run.points) if keep_models else 0
-    each = state_bytes(run.config, model) * config.keep + models
-    return float(model.parameters) * each + ROW_BYTES * steps / config.log_every
 
 
 def _model(sweep: Sweep, run: Run, tokens: TokenStore | int) -> LoopedMoEConfig:

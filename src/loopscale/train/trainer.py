@@ -29,10 +29,9 @@ from loopscale.train.callbacks import Callback, callbacks_of, states_by_name
 from loopscale.train.callbacks.validation import validation_loss
 from loopscale.train.checkpoints import Checkpoints, Manifest, on_disk
 from loopscale.train.config import TrainConfig
-from loopscale.train.data.batches import Batch, Batches, MixedBatches
-from loopscale.train.data.labels import AnyBatches, LabelledBatches, LabelledStore
-from loopscale.train.data.stores import model_config, open_tokens
-from loopscale.train.data.token_store import MixedStore, TokenStore
+from loopscale.train.data.batches import Batch
+from loopscale.train.data.stores import model_config, open_batches, open_tokens
+from loopscale.train.data.token_store import TokenStore
 from loopscale.train.identity import identity
 from loopscale.train.init import initialise, meta_model
 from loopscale.train.memory import recompute_blocks
@@ -209,13 +208,12 @@ class Trainer:
     def parts(self, step: int) -> list[Batch]:
         """Return the parts in which this process computes its share of a batch."""
         batch = self.batches.batch(step, rank=self.process.rank, ranks=self.process.ranks)
-        rows = len(batch.ids) // self.config.run.parts
-        if rows * self.config.run.parts != len(batch.ids):
+        if len(batch.ids) % self.config.run.parts:
             raise InputError(
                 f"[run]: a process has {len(batch.ids)} sequences of a batch, which {self.config.run.parts} parts "
                 "('accumulate') do not divide; change one of them"
             )
-        return [_rows(batch, slice(start, start + rows)) for start in range(0, len(batch.ids), rows)]
+        return batch.split(self.config.run.parts)
 
     def validate(self, recurrence: int | None = None) -> float:
         """Return the loss on the validation split; it is computed once per step."""
@@ -328,17 +326,6 @@ class Trainer:
         return Checkpoints(out / "checkpoints", self.config.run.keep, background=self.config.run.async_checkpoints)
 
 
-def open_batches(config: TrainConfig, store: TokenStore) -> tuple[AnyBatches, AnyBatches]:
-    """Return the batches of the training and of the validation split."""
-    options: dict[str, Any] = {"batch": config.run.batch, "context": config.data.context, "seed": config.run.seed}
-    kind: Any = Batches
-    if isinstance(store, LabelledStore):
-        kind = LabelledBatches
-    elif isinstance(store, MixedStore):
-        kind = MixedBatches
-    return kind(store, split="train", **options), kind(store, split="validation", shuffle=False, **options)
-
-
 def train(
     config: TrainConfig,
     out: str | Path,
@@ -398,7 +385,3 @@ def _sigterm() -> Iterator[Callable[[], bool]]:
         yield received.is_set
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _rows(batch: Batch, rows: slice) -> Batch:
-    return Batch(batch.ids[rows], batch.labels[rows], batch.starts[rows])

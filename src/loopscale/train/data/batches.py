@@ -46,6 +46,12 @@ class Batch:
         """How many tokens are predicted; a mean over several batches weighs each by this."""
         return int(np.count_nonzero(self.labels != IGNORED))
 
+    def split(self, parts: int) -> list[Batch]:
+        """Return so many parts of equal size, which must divide the rows."""
+        size = len(self.ids) // parts
+        rows = [slice(start, start + size) for start in range(0, len(self.ids), size)]
+        return [Batch(self.ids[part], self.labels[part], self.starts[part]) for part in rows]
+
     @property
     def positions(self) -> NDArray[np.int64]:
         """(B, T): the index of each token in its document, counted from the start of the window at the earliest."""

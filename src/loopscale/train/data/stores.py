@@ -1,15 +1,16 @@
-"""The tokens that the settings of a run ask for, and the model's configuration for them."""
+"""The tokens that the settings of a run ask for, their batches, and the model's configuration for them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loopscale.core.files import cache_folder
 from loopscale.train.config import TrainConfig
-from loopscale.train.data.labels import TaskStore
+from loopscale.train.data.batches import Batches, MixedBatches
+from loopscale.train.data.labels import AnyBatches, LabelledBatches, LabelledStore, TaskStore
 from loopscale.train.data.prepare import prepare
 from loopscale.train.data.rows import prepare_rows
 from loopscale.train.data.sources import DataSource
@@ -37,6 +38,17 @@ def open_tokens(config: TrainConfig, progress: bool) -> TokenStore:
         source, folder = _source(data, section), None if data.folder is None else str(Path(data.folder) / name)
         parts[name] = prepare(source, _folder_of(source, folder), progress=progress, processes=data.processes)
     return MixedStore.of(parts, data.mix)
+
+
+def open_batches(config: TrainConfig, store: TokenStore) -> tuple[AnyBatches, AnyBatches]:
+    """Return the batches of the training and of the validation split."""
+    options: dict[str, Any] = {"batch": config.run.batch, "context": config.data.context, "seed": config.run.seed}
+    kind: Any = Batches
+    if isinstance(store, LabelledStore):
+        kind = LabelledBatches
+    elif isinstance(store, MixedStore):
+        kind = MixedBatches
+    return kind(store, split="train", **options), kind(store, split="validation", shuffle=False, **options)
 
 
 def stored_tokens(config: TrainConfig) -> TokenStore | None:
