@@ -98,12 +98,11 @@ class When:
         return self.axes.get("size", ())
 
     def __str__(self) -> str:
-        parts = [f"{name} {' or '.join(map(_shown_value, values))}" for name, values in self.axes.items()]
+        parts = []
+        for name, values in self.axes.items():
+            texts = [format_count(value) if isinstance(value, float) else str(value) for value in values]
+            parts.append(f"{name} {' or '.join(texts)}")
         return ", ".join(parts) or "every run"
-
-
-def _shown_value(value: Any) -> str:
-    return format_count(value) if isinstance(value, float) else str(value)
 
 
 def _values(data: object, name: str, where: str) -> tuple[Any, ...]:

@@ -108,6 +108,11 @@ class Assignment:
     objects: str | None = None
     """A folder or URL that finished points are copied to."""
 
+    @property
+    def processes_per_node(self) -> int:
+        """The processes of a run on each node."""
+        return self.processes or self.resources.gpus
+
 
 def run_folder(results: Path, key: str) -> Path:
     """Return the folder of a run."""

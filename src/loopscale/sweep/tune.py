@@ -85,12 +85,7 @@ class RateLaw(File):
     @classmethod
     def read(cls, path: Path) -> RateLaw:
         """Read a law."""
-        data = read_json(path)
-        if isinstance(data, dict):  # JSON has no tuples
-            spans = data.get("intervals")
-            if isinstance(spans, dict):
-                data = {**data, "intervals": {k: tuple(v) if isinstance(v, list) else v for k, v in spans.items()}}
-        return parse(cls, data, str(path))
+        return parse(cls, read_json(path), str(path))
 
     def __str__(self) -> str:
         def shown(name: str, value: float) -> str:

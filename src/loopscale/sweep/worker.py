@@ -80,7 +80,7 @@ def _lead(assignment: Assignment, going: Callable[[], bool]) -> None:
                 claim = None if stopped else store.claim(assignment.only, assignment.resources, but=in_use)
             if claim is None:
                 return
-            if assignment.resources.nodes * _processes(assignment) == 1:
+            if assignment.resources.nodes * assignment.processes_per_node == 1:
                 try:
                     _train_run(claim, assignment, going)
                 except FolderInUse:
@@ -92,10 +92,6 @@ def _lead(assignment: Assignment, going: Callable[[], bool]) -> None:
         if assignment.resources.nodes > 1:
             with Store(Path(assignment.folder)) as store:
                 store.set_fact(f"crew {assignment.crew}", json.dumps({"launch": launches + 1, "claim": None}))
-
-
-def _processes(assignment: Assignment) -> int:
-    return assignment.processes or assignment.resources.gpus
 
 
 def _bind(cores: tuple[int, ...], gpus: tuple[int, ...]) -> None:
@@ -236,7 +232,7 @@ def _torchrun(claim: Claim, assignment: Assignment, endpoint: str) -> str | None
     config = LaunchConfig(
         min_nodes=assignment.resources.nodes,
         max_nodes=assignment.resources.nodes,
-        nproc_per_node=_processes(assignment),
+        nproc_per_node=assignment.processes_per_node,
         run_id=claim.claim_id,
         rdzv_backend="static",
         rdzv_endpoint=endpoint,

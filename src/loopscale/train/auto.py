@@ -44,8 +44,8 @@ def settled(config: TrainConfig, out: Path) -> TrainConfig:
         return config
     ranks = launched_ranks()
     if stored is not None and stored.run.accumulate != "auto":
-        whole = config.run.batch % (ranks * stored.run.accumulate) == 0
-        if whole and ranks % stored.parallel.replicas == 0:
+        divides = config.run.batch % (ranks * stored.run.accumulate) == 0
+        if divides and ranks % stored.parallel.replicas == 0:
             layout = stored.run.model_dump(include=LAYOUT)
             return config.changed(run=layout, parallel=stored.parallel.model_dump())
     import torch
@@ -89,8 +89,8 @@ def _this_device(ranks: int) -> Device:
 
     from loopscale.train.timing import measured_device
 
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-    host = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / here
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+    host = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / local_ranks
     if torch.cuda.is_available():
         known = device_called(torch.cuda.get_device_name())
         memory = float(torch.cuda.get_device_properties(0).total_memory)

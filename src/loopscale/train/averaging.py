@@ -42,11 +42,10 @@ class Average:
     @torch.no_grad()
     def _swap(self) -> None:
         for average, weight in zip(*self._locals(), strict=True):
-            kept = average.clone()
+            before = average.clone()
             average.copy_(weight)
-            weight.copy_(kept)
+            weight.copy_(before)
 
     def _locals(self) -> tuple[list[Tensor], list[Tensor]]:
-        return [local_part(self.tensors[name]) for name in self._weights], [
-            local_part(w) for w in self._weights.values()
-        ]
+        averages = [local_part(self.tensors[name]) for name in self._weights]
+        return averages, [local_part(weight) for weight in self._weights.values()]

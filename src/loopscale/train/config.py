@@ -78,7 +78,7 @@ class TrainConfig(Record):
     def changed(self, **sections: dict[str, Any]) -> TrainConfig:
         """Return a copy with some values changed: ``config.changed(model={"recurrence": 4}, run={"seed": 1})``."""
         values = self.to_dict()
-        return self.from_dict(values | {name: values.get(name, {}) | given for name, given in sections.items()})
+        return self.from_dict(values | {name: values.get(name, {}) | changes for name, changes in sections.items()})
 
     def to_dict(self) -> dict[str, Any]:
         """Return what ``from_dict`` reads; plain values, for JSON."""

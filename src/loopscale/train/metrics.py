@@ -31,24 +31,29 @@ class JsonLines:
     """``metrics.jsonl``: one object a line. A run that resumes drops the rows after the step it resumes from."""
 
     def __init__(self, path: Path, step: int) -> None:
-        earlier = [json.dumps(row) for row in _repaired(path) if row["step"] <= step]
-        write_text(path, "".join(f"{line}\n" for line in earlier))
+        earlier = []
+        for number, line, row in _complete_lines(path) if path.is_file() else ():
+            if row is None:
+                warnings.warn(f"{path}: line {number} is damaged and was removed: {shown(line)}", stacklevel=3)
+            elif row["step"] <= step:
+                earlier.append(json.dumps(row) + "\n")
+        write_text(path, "".join(earlier))
         self._path = path
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
         """Append a row."""
-        with self._one_sentence():
+        with self._naming_the_file():
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()
 
     def sync(self) -> None:
         """Bring all rows to the disk."""
-        with self._one_sentence():
+        with self._naming_the_file():
             flush_file(self._file)
 
     @contextmanager
-    def _one_sentence(self) -> Iterator[None]:
+    def _naming_the_file(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -68,8 +73,7 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     if not file.is_file():
         raise InputError(f"{path}: no such file; give the metrics.jsonl of a run")
     rows = []
-    for number, line in _complete_lines(file):
-        row = _row(line)
+    for number, line, row in _complete_lines(file):
         if row is None:
             raise InputError(
                 f"{path}: line {number} is not a row of metrics: {shown(line)}; remove the line, or resume the run, "
@@ -79,35 +83,18 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _repaired(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file that may be damaged: unreadable lines are left out with a warning."""
-    rows = []
-    for number, line in _complete_lines(path):
-        row = _row(line)
-        if row is None:
-            warnings.warn(f"{path}: line {number} is damaged and was removed: {shown(line)}", stacklevel=3)
-        else:
-            rows.append(row)
-    return rows
-
-
-def _complete_lines(path: Path) -> list[tuple[int, bytes]]:
-    """Return the numbered lines that were written to their end."""
-    if not path.is_file():
-        return []
+def _complete_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+    """Yield the lines that were written to their end: number, text, and the row, or None where it is not one."""
     content = path.read_bytes()
-    lines = content[: content.rfind(b"\n") + 1].split(b"\n")
-    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    """Return the row of a line, or None when it is not one."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    step = row.get("step") if isinstance(row, dict) else None
-    return row if isinstance(step, int) and not isinstance(step, bool) else None
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        step = row.get("step") if isinstance(row, dict) else None
+        yield number, line, row if isinstance(step, int) and not isinstance(step, bool) else None
 
 
 class TensorBoard:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -55,20 +56,28 @@ def _is_rounded(group: dict[str, Any]) -> bool:
     return bool(group["params"][0].dtype != torch.float32)
 
 
+@contextmanager
+def _with_groups(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> Iterator[None]:
+    """Let an optimiser have only some of its groups within the block."""
+    before = optimizer.param_groups
+    optimizer.param_groups = groups
+    try:
+        yield
+    finally:
+        optimizer.param_groups = before
+
+
 class AdamW(torch.optim.AdamW):
     """AdamW whose moments and arithmetic are fp32, also for weights that are stored in bf16."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update all weights."""
-        every = self.param_groups
-        self.param_groups = [group for group in every if not _is_rounded(group)]
-        try:
-            if self.param_groups:
+        exact = [group for group in self.param_groups if not _is_rounded(group)]
+        with _with_groups(self, exact):
+            if exact:
                 super().step()
-        finally:
-            self.param_groups = every
-        for group in filter(_is_rounded, every):
+        for group in filter(_is_rounded, self.param_groups):
             for weight in group["params"]:
                 if weight.grad is not None:
                     self._update_rounded(weight, group)
@@ -97,13 +106,9 @@ class MuonAdamW(AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update all weights."""
-        every = self.param_groups
-        self.param_groups = [group for group in every if not group.get("muon")]
-        try:
+        with _with_groups(self, [group for group in self.param_groups if not group.get("muon")]):
             super().step()
-        finally:
-            self.param_groups = every
-        for group in every:
+        for group in self.param_groups:
             if group.get("muon"):
                 for weight in group["params"]:
                     if weight.grad is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,7 @@ class RateTest:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        return {
-            "kind": "rate test",
-            "rates": list(self.rates),
-            "losses": list(self.losses),
-            "suggested": self.suggested,
-            "ended": self.ended,
-        }
+        return {"kind": "rate test", **asdict(self)}
 
 
 def find_rate(config: TrainConfig, steps: int = STEPS, report: Callable[[int], None] = lambda step: None) -> RateTest:

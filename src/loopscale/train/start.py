@@ -64,8 +64,8 @@ def _config_of(folder: Path) -> dict[str, Any]:
             f"field 'init_from' is {shown(str(folder))}, which is no looped MoE in Hugging Face form", where="[model]",
             remedy="give the folder of a run or of its model, or what `loopscale convert` wrote",
         )  # fmt: skip
-    whole = LoopedMoEConfig.from_pretrained(str(folder))
-    return {name: value for name in config_fields() if (value := getattr(whole, name, None)) is not None}
+    complete = LoopedMoEConfig.from_pretrained(str(folder))  # with the defaults of what the file leaves out
+    return {name: value for name in config_fields() if (value := getattr(complete, name, None)) is not None}
 
 
 def start_from(model: nn.Module, folder: str | Path) -> None:

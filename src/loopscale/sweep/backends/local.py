@@ -171,7 +171,7 @@ class Local:
 
     def start(self, assignment: Assignment) -> LocalWorker | None:
         """Start a worker on devices that no other worker uses; None while there are too few."""
-        devices = self._free(assignment.processes or assignment.resources.gpus)
+        devices = self._free(assignment.processes_per_node)
         if devices is None:
             return None
         placed = replace(assignment, gpus=devices) if self.gpus else replace(assignment, cores=devices)

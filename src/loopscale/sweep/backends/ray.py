@@ -76,9 +76,8 @@ class Ray:
             self.ray.init(address=address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
         except Exception as error:  # Ray raises many kinds
             what = "no cluster could be started here" if address is None else f"no cluster answers at {address!r}"
-            raise InputError(
-                f"--on ray: {what}: {_first_line(error)}; check --ray-address, or use --on local"
-            ) from None
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise InputError(f"--on ray: {what}: {reason}; check --ray-address, or use --on local") from None
         resources = self.ray.cluster_resources()
         self._kind = "GPU" if resources.get("GPU", 0) >= 1 else "CPU"
         self._count = int(resources.get(self._kind, 1))
@@ -96,7 +95,7 @@ class Ray:
 
     def start(self, assignment: Assignment) -> RayWorker:
         """Submit the tasks of a worker, in a placement group if a run needs several processes."""
-        gpus, nodes = assignment.processes or assignment.resources.gpus, assignment.resources.nodes
+        gpus, nodes = assignment.processes_per_node, assignment.resources.nodes
         if gpus * nodes == 1:
             return RayWorker(self, [self._task(1).remote(assignment)], None)
         bundle = {"CPU": gpus} | ({"GPU": gpus} if self._kind == "GPU" else {})
@@ -155,7 +154,3 @@ class RayBackend(Backend):
     def launcher(self, sweep: Sweep) -> tuple[Ray, int]:
         cluster = Ray(self.values.get("ray_address"), self.workers, self.needs(sweep))
         return cluster, self.workers or cluster.workers
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

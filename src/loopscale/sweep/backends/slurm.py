@@ -87,7 +87,7 @@ class Slurm:
 
     def start(self, assignment: Assignment) -> SlurmWorker:
         """Submit a job with what its runs need: one task on each node, which starts the node's processes."""
-        gpus, nodes = assignment.processes or assignment.resources.gpus, assignment.resources.nodes
+        gpus, nodes = assignment.processes_per_node, assignment.resources.nodes
         if nodes > 1 and self._cluster != "slurm":
             raise InputError(f"--slurm cluster={self._cluster}: a run needs {nodes} nodes, and this is one machine")
         need: dict[str, Any] = {"nodes": nodes, "tasks_per_node": 1}
