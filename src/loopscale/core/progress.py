@@ -6,12 +6,13 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress, ProgressColumn
+from typing import TYPE_CHECKING
 
 from loopscale.core.quantities import format_duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
 
 LINE_EVERY = 10.0
 """Seconds between two lines where there is no terminal; shorter work prints none."""
@@ -19,11 +20,15 @@ LINE_EVERY = 10.0
 
 def progress_console() -> Console:
     """Return standard error; ``NO_COLOR`` removes every style."""
+    from rich.console import Console  # 40 ms with the bars, which only work that shows its progress should cost
+
     return Console(stderr=True, color_system=None) if os.environ.get("NO_COLOR") else Console(stderr=True)
 
 
 def bars(*columns: ProgressColumn | str, shown: bool = True, transient: bool = True) -> Progress:
     """Return bars that are drawn on a terminal and nowhere else; none if they are not to be ``shown``."""
+    from rich.progress import Progress
+
     out = progress_console()
     return Progress(*columns, console=out, transient=transient, disable=not (shown and out.is_terminal))
 
@@ -31,15 +36,14 @@ def bars(*columns: ProgressColumn | str, shown: bool = True, transient: bool = T
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
     """Show progress while the block runs, which calls the function it is given with the number done and the total."""
-    line, started = occasional_lines(), time.monotonic()
+    started = time.monotonic()
+    if not progress_console().is_terminal:
+        line = occasional_lines()
+        yield lambda done, of: line(f"{what}: {done} of {of}{time_left(started, done, of)}")
+        return
     with bars() as bar:
-        task = bar.add_task(escape(what), total=total)
-
-        def update(done: int, of: int) -> None:
-            bar.update(task, completed=done, total=of)
-            line(f"{what}: {done} of {of}{time_left(started, done, of)}")
-
-        yield update
+        task = bar.add_task(_escaped(what), total=total)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
 def occasional_lines(shown: bool = True) -> Callable[[str], None]:
@@ -63,6 +67,12 @@ def time_left(started: float, done: float, total: float) -> str:
     return f", {format_duration((time.monotonic() - started) * (total - done) / done)} left"
 
 
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
 class ResultBar:
     """Shows which result is being computed, and prints a line for each finished one where there is no terminal."""
 
@@ -75,7 +85,7 @@ class ResultBar:
     def now(self, what: str, done: int = 0) -> None:
         """Show what is being computed, and how many requests of it are finished."""
         self._current = what
-        self._bars.update(self._task, description=f"{escape(what)}: {done:,}")
+        self._bars.update(self._task, description=f"{_escaped(what)}: {done:,}")
 
     def finished(self, results: int = 1) -> None:
         """Count finished results."""
