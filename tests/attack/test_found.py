@@ -155,7 +155,7 @@ def test_reports_of_engines_are_compared_or_refused(made, tmp_path):
 @pytest.mark.parametrize("is_folder", [True, False])
 def test_an_interrupted_conversion_or_export_leaves_nothing(tmp_path, error, is_folder):
     pytest.importorskip("torch")
-    from loopscale.cli.convert import written_whole
+    from loopscale.cli.writing import written_whole
 
     def write() -> None:
         with written_whole(tmp_path / "model") as written:

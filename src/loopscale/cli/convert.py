@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
 
-from loopscale.cli.output import say
+from loopscale.cli.output import say, say_facts
 from loopscale.cli.params import ACTIVE, WHOLE
 from loopscale.cli.verbs import verb
-from loopscale.core.errors import InputError, LoopscaleError, StorageError
-from loopscale.core.files import replace_folder
-from loopscale.core.quantities import counted
+from loopscale.cli.writing import new_folder, written_whole
+from loopscale.core.errors import InputError
+from loopscale.core.text import warning
 
 SAMPLE = 512
 """Tokens of a text on which layers are compared."""
@@ -80,14 +76,12 @@ def convert_command(
     config = looped.config
     parts = f"{config.prelude_layers} + {config.loop_layers} x {recurrence} + {config.coda_layers}"
     say(f"{out}: a looped model of {looped.num_parameters():,} parameters, {parts} layers")
-    if config.is_moe:
-        say(f"experts   {config.num_experts}, of which a token uses {config.num_experts_per_tok}")
-    equal = "near" if noise else "equal to"
-    say(f"{equal:8s}  {folder} at R = 1; more passes need training")
+    routed = f"{config.num_experts}, of which a token uses {config.num_experts_per_tok}" if config.is_moe else ""
+    say_facts({"experts": routed, "near" if noise else "equal to": f"{folder} at R = 1; more passes need training"})
     if tokenizer is None:
-        say("warning: no tokenizer found\nhelp: save one beside the model")
+        click.echo("\n".join(warning("no tokenizer found", "save one beside the model")))
     else:
-        say(f'next      loopscale generate {out} --prompt "It was" --recurrence 1..{recurrence}')
+        click.echo(f'Next: loopscale generate {out} --prompt "It was" --recurrence 1..{recurrence}')
 
 
 def _choose(original: Any, tokenizer: Any, loop: int, text: str) -> int:
@@ -104,43 +98,3 @@ def _choose(original: Any, tokenizer: Any, loop: int, text: str) -> int:
         raise InputError(f"`text` {text}: it has fewer than 2 tokens")
     before, _ = most_similar(original, torch.tensor([ids]), loop)
     return before
-
-
-def new_folder(out: str) -> Path:
-    """Return a folder to write to; one that has files is refused."""
-    target = Path(out)
-    if target.is_file() or (target.is_dir() and any(target.iterdir())):
-        files = "it is a file" if target.is_file() else f"it has {counted(len(list(target.iterdir())), 'file')}"
-        raise InputError(f"`out` is {out}, and {files}; name a new folder")
-    return target
-
-
-@contextmanager
-def written_whole(target: Path) -> Iterator[Path]:
-    """Give a file or folder to write, which gets its name when it is complete; an error leaves nothing of it."""
-    from loopscale.model.loading import quiet
-    from loopscale.train.checkpoints import disk_error
-
-    written = target.with_name(f".{target.name}.partial")
-    _remove(written)
-    try:
-        written.parent.mkdir(parents=True, exist_ok=True)
-        with quiet():
-            yield written
-        if written.is_dir():
-            replace_folder(written, target)
-        else:
-            written.replace(target)
-    except Exception as error:
-        if isinstance(error, LoopscaleError) or (cause := disk_error(error)) is None:
-            raise
-        raise StorageError(f"{target}: cannot be written: {cause}") from None
-    finally:
-        _remove(written)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from loopscale.cli.checkpoint import model_folder, tokenizer_option
-from loopscale.cli.convert import new_folder, written_whole
-from loopscale.cli.output import say
+from loopscale.cli.output import say, say_facts
 from loopscale.cli.params import WHOLE
 from loopscale.cli.verbs import verb
+from loopscale.cli.writing import new_folder, written_whole
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_bytes
 
@@ -72,10 +72,10 @@ def export_command(
     if form in ("unrolled", "gguf"):
         plain = unroll(looped, recurrence)
         what = f"{plain.config.model_type}, {plain.config.num_hidden_layers} layers, R = {R}"
-        size = f"{plain.num_parameters():,} parameters, {looped.num_parameters():,} before the loop was written out"
+        weights = f"{plain.num_parameters():,}, and {looped.num_parameters():,} before the loop was written out"
         saved = plain
     else:
-        what, size = f"looped_moe, R = {R}", f"{looped.num_parameters():,} parameters"
+        what, weights = f"looped_moe, R = {R}", f"{looped.num_parameters():,}"
         saved = looped
     with written_whole(target) as written:
         if form == "gguf":
@@ -94,4 +94,4 @@ def export_command(
             loaded_tokenizer.save_pretrained(written)
     files = [target] if is_file else list(target.iterdir())
     say(f"{out}: {what}")
-    say(f"size    {format_bytes(sum(file.stat().st_size for file in files))}; {size}")
+    say_facts({"weights": weights, "on disk": format_bytes(sum(file.stat().st_size for file in files))})

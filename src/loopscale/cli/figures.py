@@ -25,11 +25,6 @@ from loopscale.scaling import DEFAULT, ScalingLaw
 
 if TYPE_CHECKING:
     from loopscale.core.tables import Table
-    from loopscale.figures import Sources
-    from loopscale.figures.results import Kind
-    from loopscale.fitting import Observations
-
-FORMATS = ("png", "svg", "pdf")
 
 
 @verb("figures")
@@ -93,14 +88,26 @@ def figures_command(
     """
     from loopscale.figures import GALLERY
     from loopscale.figures.drawing import PAPER_FIGURES, DrawingTask, draw_all
-    from loopscale.figures.style import STYLES, WIDTHS
+    from loopscale.figures.results import PSI, RESULTS, TEST_TIME, paper_psi, paper_results, read_table
+    from loopscale.figures.sources import Sources
+    from loopscale.figures.style import FORMATS, STYLES, WIDTHS
     from loopscale.figures.tables import TABLES, write_tables
 
     kinds = _chosen(formats, FORMATS, "--format")
     names = _chosen(only, (*GALLERY, *PAPER_FIGURES), "--only") if only else list(GALLERY)
     data = data or law_data(law)
     runs = None if data is None else read_law_runs(data, law, reading)
-    sources = _sources(law, runs, held_out, results, psi, metrics, test_time, flops)
+    published = law.name == DEFAULT  # its own scores and routing stand in for files that are not given
+    sources = Sources(
+        law=law, observations=runs, held_out=held_out, metrics=_metrics(metrics), flops=flops,
+        results=read_table(results, RESULTS) if results else paper_results() if published else None,
+        psi=read_table(psi, PSI) if psi else paper_psi() if published else None,
+        test_time=None if test_time is None else read_table(test_time, TEST_TIME),
+        origins={
+            name: "The paper's published numbers." if given is None else f"From {given}."
+            for name, given in (("results", results), ("psi", psi))
+        },
+    )  # fmt: skip
     folder = make_folder(out)
     look = STYLES[style] if width is None else replace(STYLES[style], width=WIDTHS[width])
     with progress_bar("Drawing", len(names)) as bar:
@@ -147,44 +154,6 @@ def _chosen(text: str, known: Iterable[str], option: str) -> list[str]:
     return names
 
 
-def _sources(
-    law: ScalingLaw,
-    runs: Observations | None,
-    held_out: str | None,
-    results: str | None,
-    psi: str | None,
-    metrics: tuple[str, ...],
-    test_time: str | None,
-    flops: float,
-) -> Sources:
-    from loopscale.figures import results as tables
-    from loopscale.figures.sources import Sources
-
-    papers = law.name == DEFAULT
-    return Sources(
-        law=law,
-        observations=runs,
-        held_out=held_out,
-        results=_table(results, tables.RESULTS, tables.paper_results if papers else None),
-        psi=_table(psi, tables.PSI, tables.paper_psi if papers else None),
-        metrics=_metrics(metrics),
-        test_time=_table(test_time, tables.TEST_TIME),
-        flops=flops,
-        origins={
-            name: "The paper's published numbers." if given is None else f"From {given}."
-            for name, given in (("results", results), ("psi", psi))
-        },
-    )
-
-
-def _table(path: str | None, kind: Kind, stand_in: Callable[[], Table] | None = None) -> Table | None:
-    from loopscale.figures.results import read_table
-
-    if path is not None:
-        return read_table(path, kind)
-    return None if stand_in is None else stand_in()
-
-
 def _metrics(paths: tuple[str, ...]) -> Table | None:
     """Read training metrics, each file a separate run."""
     from loopscale.figures.results import METRICS, read_table
@@ -193,5 +162,5 @@ def _metrics(paths: tuple[str, ...]) -> Table | None:
     if not paths:
         return None
     tables = [read_table(path, METRICS) for path in paths]
-    kept = [{name: table.columns[name] for name in METRICS.columns} for table in tables]
-    return stacked([("run", Path(path).stem, columns) for path, columns in zip(paths, kept, strict=True)])
+    metrics = [{name: table.columns[name] for name in METRICS.columns} for table in tables]
+    return stacked([("run", Path(path).stem, columns) for path, columns in zip(paths, metrics, strict=True)])

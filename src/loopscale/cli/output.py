@@ -105,6 +105,26 @@ def rich_table(
     return table
 
 
+def columns_by_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[list[int]]:
+    """Return the columns of each table that a wide one becomes: the first, and as many others as the screen holds."""
+    widths = [
+        max([*map(len, heading.split("\n")), *(len(row[k]) for row in rows)]) for k, heading in enumerate(columns)
+    ]
+    tables: list[list[int]] = []
+    for k in range(1, len(columns)):
+        if not tables or sum(widths[i] + 2 for i in (*tables[-1], k)) - 2 > console().width:
+            tables.append([0])
+        tables[-1].append(k)
+    return tables
+
+
+def print_wide_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    """Print a table of many columns as several below each other, each with the first column."""
+    for number, shown in enumerate(columns_by_table(columns, rows)):
+        part = [[row[k] for k in shown] for row in rows]
+        print_table("" if number else title, [columns[k] for k in shown], part)
+
+
 class Result(Protocol):
     """What can be printed in each of the three forms that commands offer."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from rich.text import Text
 
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS, Space, ladder_space
-from loopscale.cli.output import console, print_json, print_table, say
+from loopscale.cli.output import columns_by_table, print_json, print_table, print_wide_table, say
 from loopscale.cli.params import (
     BITS,
     CONTEXT,
@@ -189,17 +189,15 @@ def _print_curves(kind: str, rows: list[dict[str, Any]], law: str, verbose: bool
     keys = [name for name in axes if not (name == "flops" and at) and not (name == "rung" and kind == "size")]
     curves = list(dict.fromkeys(tuple(row[name] for name in keys) for row in rows))
     cells = {(row[across], tuple(row[name] for name in keys)): row for row in rows}
-    names = ["\n".join(_heading(*part) for part in zip(keys, curve, strict=True)) for curve in curves]
+    headings = ("\n".join(_heading(*part) for part in zip(keys, curve, strict=True)) for curve in curves)
+    columns = [LABELS[across], *headings]
     lines = [
         [Text(WRITE[across](value)), *(_cell(cells.get((value, curve))) for curve in curves)]
         for value in dict.fromkeys(row[across] for row in rows)
         if any(cells[value, curve]["loss"] is not None for curve in curves if (value, curve) in cells)
     ]  # the others lie beyond the data, which a line below says
-    widest = max((len(cell) for line in lines for cell in line[1:]), default=0)
-    fit = max((console().width - 9) // (widest + 2), 1)
-    tables = -(-len(names) // fit)
-    title = f"{KINDS[kind]}{at}, law {law}"
-    if tables * (len(lines) + len(keys) + 1) > SCREEN and not verbose:
+    title, tables = f"{KINDS[kind]}{at}, law {law}", columns_by_table(columns, lines)
+    if len(tables) * (len(lines) + len(keys) + 1) > SCREEN and not verbose:
         best = [(curve, row) for (_, curve), row in cells.items() if row["best"]]
         body = [
             [
@@ -213,9 +211,7 @@ def _print_curves(kind: str, rows: list[dict[str, Any]], law: str, verbose: bool
         say(f"best: {STARS[kind].removeprefix('best: ')}. Every loss: --verbose or --csv")
         rows = [row for _, row in best]
     else:
-        for start in range(0, len(names), fit):
-            part = [[line[0], *line[1 + start : 1 + fit + start]] for line in lines]
-            print_table(title if start == 0 else "", [LABELS[across], *names[start : start + fit]], part)
+        print_wide_table(title, columns, lines)
         say(f"* {STARS[kind]}")
     _print_legend(rows)
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from loopscale.cli.checkpoint import model_folder, tokenizer_option
-from loopscale.cli.output import print_json, print_table, say
+from loopscale.cli.output import print_json, print_table, print_wide_table, say
 from loopscale.cli.params import WHOLE, output_options
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError
@@ -151,10 +151,8 @@ class Output:
         if self._plain(table, {}):
             return
         cells = [f"{row['psi']:.4f} ± {row['std_prompts']:.4f}" for row in rows]
-        for start in range(0, len(rows), 6):  # six fit a screen
-            names = [f"R={row['recurrence']}" for row in rows[start : start + 6]]
-            line = [f"{rows[0]['experts']:g}", *cells[start : start + 6]]
-            print_table("" if start else self._title(), ["E", *names], [line])
+        names = [f"R={row['recurrence']}" for row in rows]
+        print_wide_table(self._title(), ["E", *names], [[f"{rows[0]['experts']:g}", *cells]])
         last = rows[-1]
         say(
             f"at R = {last['recurrence']}: {last['psi_tokens']:.4f} over tokens, std {last['std_tokens']:.4f} over "
@@ -182,10 +180,7 @@ class Output:
             lines.append(
                 [f"{E:g}", *("–" if row is None else f"{row['psi']:.4f} ± {row['std_prompts']:.4f}" for row in means)]
             )
-        for start in range(0, len(passes), 6):
-            names = [f"R={R}" for R in passes[start : start + 6]]
-            part = [[line[0], *line[1 + start : 7 + start]] for line in lines]
-            print_table("" if start else self._title(), ["E", *names], part)
+        print_wide_table(self._title(), ["E", *(f"R={R}" for R in passes)], lines)
         most = max(row["models"] for row in rows)
         if most > 1:
             say(f"cells of several models (up to {most}) show the mean of their means and of their deviations")
@@ -204,10 +199,10 @@ class Output:
         for key in dict.fromkeys(row[by] for row in rows):
             matching = [row for row in rows if row[by] == key]
             texts = [f"{row['psi']:.4f}" + (f" ± {row['std_prompts']:.4f}" if by == "task" else "") for row in matching]
-            lines.append([str(key), *texts[-6:]])
-        names = [f"R={row['recurrence']}" for row in matching][-6:]
+            lines.append([str(key), *texts])
+        names = [f"R={row['recurrence']}" for row in matching]
         over = "over tokens" if by == "layer" else "mean ± std over prompts"
-        print_table(f"Psi by {by}, {over}, {self._where()}", [by, *names], lines, left=(by,))
+        print_wide_table(f"Psi by {by}, {over}, {self._where()}", [by, *names], lines)
 
     def _title(self) -> str:
         return f"Psi over {self._where()}, mean ± std over prompts"

@@ -15,7 +15,7 @@ from loopscale.cli.params import json_option, price_option, utilisation_option
 from loopscale.cli.verbs import verb
 from loopscale.core.errors import InputError, shown
 from loopscale.core.quantities import counted, format_bytes, format_count, format_days, format_power
-from loopscale.core.text import WIDTH, fact
+from loopscale.core.text import WIDTH, fact, warning
 
 if TYPE_CHECKING:
     from loopscale.train.callbacks import Callback
@@ -129,7 +129,7 @@ def _warn_of_length(run: TrainConfig) -> None:
 
 
 def _warn(problem: str, remedy: str) -> None:
-    click.echo(f"warning: {problem}\n  help: {remedy}", err=True)
+    click.echo("\n".join(warning(problem, remedy)), err=True)
 
 
 def _find_rate(run: TrainConfig, as_json: bool) -> None:

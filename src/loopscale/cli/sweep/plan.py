@@ -61,11 +61,9 @@ def plan(
     sweep = read_sweep(file)
     if target is not None:
         costs = planned(sweep, target.device)
-    else:
-        costs = checked(sweep, progress=True) if speed is None else planned(sweep)
-    if target is not None:
         seconds: list[float] | None = on_device(costs, target.utilisation)
     else:
+        costs = checked(sweep, progress=True) if speed is None else planned(sweep)
         with chdir(sweep.root):
             seconds = at_speed(costs, speed) if speed else as_measured(costs, now=True)
     assert seconds is not None
