@@ -9,7 +9,7 @@ from matplotlib.text import Text
 from loopscale.figures.fitting import draw_loss_over_compute, loss_over_compute
 from loopscale.figures.gallery import GALLERY
 from loopscale.figures.reports import fit_report
-from loopscale.figures.reports.results import fit_card
+from loopscale.figures.reports.fit import fit_card
 from loopscale.figures.sources import Sources
 from loopscale.figures.style import COLUMN, PAGE, STYLES, Panel, Picture, typeset
 from loopscale.fitting import Observations, fit, simulate_sweep

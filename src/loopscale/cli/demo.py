@@ -21,7 +21,7 @@ from loopscale.core.report import Report
 from loopscale.core.tables import Table
 from loopscale.figures import draw_isoflop_over_recurrence, draw_joint_optimum
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
-from loopscale.figures.reports.results import add_picture
+from loopscale.figures.reports.parts import add_picture
 from loopscale.figures.style import Panel, Picture, save
 from loopscale.fitting import Fit, Observations, fit
 from loopscale.fitting.data.public import load_micro

@@ -240,7 +240,8 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None, *, simulate
         draw_curve(axes, rows, "recurrence", "loss", order, f"E = {experts:g}" if by_experts else name)
     for (kind, experts), rows in groups(table, "kind", "experts").items():
         if kind != "law":
-            label = f"E = {experts:g}" if by_experts else _points_label(kind, simulated)
+            points = {"observed": "simulated"}.get(kind, f"simulated, {kind}") if simulated else kind
+            label = f"E = {experts:g}" if by_experts else points
             _scatter(axes, rows, kind, label, expert_counts.index(experts) if by_experts else None)
     first = next(table.records())
     _fit_view(axes, table)
@@ -250,12 +251,6 @@ def draw_loss_over_recurrence(table: Table, axes: Any | None = None, *, simulate
     if by_experts:
         title += f"; points {'simulated' if simulated else 'observed'}"
     return finish(axes, title if by_experts else f"E = {first['experts']:g}, {title}", RECURRENCE, LOSS)
-
-
-def _points_label(kind: str, simulated: bool) -> str:
-    if not simulated:
-        return kind
-    return "simulated" if kind == "observed" else f"simulated, {kind}"
 
 
 def _scatter(axes: Any, rows: Sequence[Mapping[str, Any]], kind: str, label: str, order: int | None) -> None:

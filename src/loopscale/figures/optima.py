@@ -111,10 +111,17 @@ def draw_best_experts(table: Table, axes: Any | None = None) -> Any:
     rows = [row for row in table.records() if row["best_experts"] == row["best_experts"]]
     fixed = "fixed" in table.columns
     if fixed:
-        _draw_each_size(axes, rows)
+        sizes = list(dict.fromkeys(row["fixed"] for row in rows))
+        for index, size in enumerate(sizes):
+            of_size = [row for row in rows if row["fixed"] == size]
+            width = 1.0 + 0.9 * (len(sizes) - 1 - index)
+            draw_curve(axes, of_size, "memory", "best_experts", index, size, unit=GIGABYTE, steps=True, width=width)
     else:
         draw_curve(axes, rows, "memory", "best_experts", 6, "E*", unit=GIGABYTE, steps=True)
-        _mark_sizes(axes, rows)
+        for index, size in enumerate(sorted({row["rung"] for row in rows})):
+            starts = [row for row in _changes(rows, "rung", "best_experts") if row["rung"] == size]
+            X, Y = [row["memory"] / GIGABYTE for row in starts], [row["best_experts"] for row in starts]
+            axes.scatter(X, Y, s=14, color=colour(index), marker=marker(index), zorder=3, label=size)
     low, high = axes.get_ylim()
     axes.set_ylim(min(low, 0.85), high * 1.1)
     shade_extrapolated(axes, rows, "memory", unit=GIGABYTE)
@@ -123,22 +130,6 @@ def draw_best_experts(table: Table, axes: Any | None = None) -> Any:
     legend(axes, 3 if fixed else 4)
     how = "each size by itself" if fixed else "size free; markers: it changes"
     return finish(axes, f"R = {rows[0]['recurrence']}, {how}", MEMORY, "E* (experts per active one)")
-
-
-def _draw_each_size(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    sizes = list(dict.fromkeys(row["fixed"] for row in rows))
-    for index, size in enumerate(sizes):
-        mine = [row for row in rows if row["fixed"] == size]
-        width = 1.0 + 0.9 * (len(sizes) - 1 - index)
-        draw_curve(axes, mine, "memory", "best_experts", index, size, unit=GIGABYTE, steps=True, width=width)
-
-
-def _mark_sizes(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    sizes = sorted({row["rung"] for row in rows})
-    for index, size in enumerate(sizes):
-        starts = [row for row in _changes(rows, "rung", "best_experts") if row["rung"] == size]
-        X, Y = [row["memory"] / GIGABYTE for row in starts], [row["best_experts"] for row in starts]
-        axes.scatter(X, Y, s=14, color=colour(index), marker=marker(index), zorder=3, label=size)
 
 
 def draw_experts_map(table: Table, axes: Any | None = None, *, levels: Sequence[float] | None = None) -> Any:

@@ -51,6 +51,10 @@ TEST_TIME = Kind("test-time recurrence", (), ("recurrence", "loss"), ("stderr",)
 """The loss of one checkpoint at each recurrence."""
 
 
+MISSING = ("", "nan", "none")
+"""Cells of an optional column that hold no number."""
+
+
 def read_table(path: str | Path, kind: Kind) -> Table:
     """Read a table of one kind, its numbers checked."""
     return checked_table(read_columns(path), kind, str(path))
@@ -73,7 +77,8 @@ def checked_table(columns: dict[str, list[Any]], kind: Kind, where: str) -> Tabl
     for name in kind.optional:
         cells = columns.get(name) or columns.get(kind.other_names.get(name, ""), [None] * rows)
         checked[name] = [
-            math.nan if _missing(cell) else _number(cell, where, row, name) for row, cell in enumerate(cells, 1)
+            math.nan if str(cell).strip().lower() in MISSING else _number(cell, where, row, name)
+            for row, cell in enumerate(cells, 1)
         ]
     return Table(checked)
 
@@ -98,10 +103,6 @@ def paper_results() -> Table:
         name: list(cells) for name, cells in tidy(published_rows(load_suite(table.suite), table)).columns.items()
     }
     return checked_table(columns, RESULTS, "case study")
-
-
-def _missing(cell: Any) -> bool:
-    return cell is None or cell != cell or str(cell).strip().lower() in ("", "nan", "none")
 
 
 def _number(cell: Any, where: str, row: int, name: str) -> float:

@@ -11,7 +11,7 @@ from loopscale.core.quantities import format_bytes, format_count
 from loopscale.core.report import Report
 from loopscale.core.tables import Table
 from loopscale.figures.optima import MEMORIES, draw_isoflop_over_recurrence
-from loopscale.figures.reports.results import add_picture, file_facts
+from loopscale.figures.reports.parts import add_picture, file_facts
 from loopscale.figures.style import COLOURS, LOSS, Panel, finish, legend, log_ticks, or_new, powers
 from loopscale.planning import Design, Plan, budget_text
 from loopscale.planning.design import card_size, design_text, experts_text
