@@ -124,6 +124,7 @@ def test_a_withheld_answer_leaves_the_map_with_a_question_mark_and_no_interval_o
     mapped(page)
     assert "the law saw up to 500B" in page.inner_text("#message")
     assert page.inner_text("#map-dot") == "?"
+    assert "no answer" in page.title()
     assert page.is_visible("#map-plot canvas")
     page.click("#show-anyway")
     settled(page)
@@ -155,8 +156,9 @@ def test_the_place_that_was_chosen_is_shown_and_speed_is_that_of_a_model_that_fi
     assert "tokens/s on a laptop" in facts(page)
     enter(page, "memory", "6 GB")
     assert "on a laptop" not in sentence(page)
-    visit(page, "where=&bandwidth=&memory=20+GB&bits=8")
-    assert "tokens/s" not in facts(page)
+    for link in ("where=&bandwidth=&memory=20+GB&bits=8", "serve_tokens=1T&bits=8&memory=20+GB"):
+        visit(page, link)  # nobody chose a device there
+        assert "tokens/s" not in facts(page)
 
 
 def test_compute_comes_from_gpus_and_days(page):
@@ -287,6 +289,15 @@ def _continuous():
     return continuous_space(free=["size", "experts", "recurrence"])
 
 
+def test_one_mark_of_one_colour_is_the_model_at_hand_everywhere(page):
+    mapped(page)
+    stroke = "all => all.map((mark) => getComputedStyle(mark).stroke)"
+    marks = set(page.eval_on_selector_all("#multiples .mine, #drawing .arcs path", stroke))
+    dot = page.eval_on_selector("#map-dot", "dot => getComputedStyle(dot).borderTopColor")
+    assert marks == {dot}
+    assert "★" not in page.inner_text("#plan-view")
+
+
 def test_designs_that_miss_a_limit_are_faded_and_say_which(page):
     assert page.locator("#over-experts .point.faded").count() > 0
     assert "dashed: needs" in page.text_content("#over-experts .miss")
@@ -387,6 +398,11 @@ def test_a_law_without_recurrence_has_no_chart_of_passes(page):
     assert size in page.inner_text("#map-readout")
     page.wait_for_selector(".whatif")
     assert "bits instead" not in page.inner_text("#whatifs")  # without a limit they change nothing
+    page.click("#trust-line .link")
+    page.wait_for_selector("#sure dl")
+    assert re.search(r"Any size from \S+ to \S+ is a tie", page.inner_text("#sure"))
+    assert "0.0000 nats" not in page.inner_text("#sure")
+    assert "refits choose" not in page.inner_text("#sure")  # of neighbouring sizes, which are one design
 
 
 def test_between_the_rungs_sizes_are_named_by_their_parameters(page):

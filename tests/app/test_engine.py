@@ -152,7 +152,7 @@ return tasks.map(({ law, limits, options, devices }) => {
     return {
       choice, days: found.training.days, fits: found.training.fits, trust: found.trust,
       interval: found.interval, agreement: agreed && agreed.share,
-      votes: agreed && agreed.votes.map(({ design, share }) => ({ design, share })), lead: found.lead,
+      votes: agreed && agreed.votes.map(({ design, share }) => ({ design, share })), lead: found.lead, tied: found.tiedSizes,
       unspent_flops: found.unspent, supervised: found.real && found.real.supervised,
       rivals: found.rivals().map(({ label, verdict }) => [label, verdict]),
       sensitivities: found.sensitivities().map(({ limit, design, saved }) => [limit, design.label, saved]),
@@ -198,6 +198,7 @@ def python_plan(task: dict[str, Any]) -> dict[str, Any]:
         "agreement": plan.agreement,
         "votes": None if plan.agreement is None else [dataclasses.asdict(vote) for vote in plan.votes],
         "lead": plan.lead,
+        "tied": plan.tied_sizes and list(plan.tied_sizes),
         "unspent_flops": plan.unspent_flops,
         "supervised": plan.real_train_flops and plan.real_train_flops["supervised"],
         "rivals": [[rival.label, rival.verdict] for rival in plan.rivals],

@@ -121,6 +121,7 @@ def test_passes_without_the_loops_parameters_ask_for_the_share_that_loops(page, 
     page.click("#views button[data-view=fit]")
     page.set_input_files("#csv-file", tmp_path / "no-loop.csv")
     page.wait_for_selector("#loop-share")
+    assert "N_loop" in page.inner_text("#drop")  # the column is asked for before a file is chosen
     assert "parameters of the loop block" in page.inner_text("#preview .note-box")
     page.fill("#loop-share", "200%")
     page.click("#start-fit")

@@ -6,7 +6,7 @@ import { designAt } from "./design.js";
 import { Candidate, fillLosses } from "./grid.js";
 import { Inputs, lossAt } from "./law.js";
 import { bestDesign, edgesOf, optimum } from "./optimum.js";
-import { labelAt, sizeOf } from "./space.js";
+import { activeSize, labelAt, sizeOf } from "./space.js";
 import { intervalOf, trustOf } from "./trust.js";
 
 const NODE = new Cluster();
@@ -102,6 +102,18 @@ export class Answer {
     const { kind, rows, K, S } = this.grid.space;
     if ((kind !== "continuous" && kind !== "sizes") || S < 2) return 1;
     return Math.max(1, Math.round(Math.log(1.5) / Math.log(rows[K].active / rows[0].active)));
+  }
+
+  // The sizes that are as good as the best one, where sizes are free.
+  get tiedSizes() {
+    if (this.sizeStride === 1) return null;
+    const { space, usable, loss, designs, eps } = this.grid;
+    const tie = eps || this.law.eps || 0;
+    const { K, P } = space;
+    const sizes = [];
+    for (let flat = this.chosen % (K * P); flat < loss.length; flat += K * P)
+      if (usable[flat] && loss[flat] - this.choice.loss <= tie) sizes.push(activeSize(designs[flat]));
+    return [Math.min(...sizes), Math.max(...sizes)];
   }
 
   // What each resampled law chooses: the share within eps of its best, and the votes. Slow: asked for when at rest.

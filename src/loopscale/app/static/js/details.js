@@ -80,6 +80,25 @@ function drawTexts() {
   );
 }
 
+// How far the choice is ahead of others, and how many refits choose it.
+function choiceTexts(answer, agreed) {
+  const texts = [];
+  const sizes = answer.tiedSizes;
+  if (sizes) texts.push(`Any size from ${cardSize(sizes[0])} to ${cardSize(sizes[1])} is a tie.`);
+  else if (answer.lead !== null) {
+    const other = `The next design ${answer.grid.rule === "loss" ? "" : "that the rule allows "}is ${fixed(answer.lead, 4)} nats behind`;
+    texts.push(answer.lead < answer.grid.eps ? `${other}, less than the smallest gain that counts (${answer.grid.eps}): a tie.` : `${other}.`);
+  }
+  if (agreed) {
+    const votes = agreed.votes.filter(({ flat }) => flat !== answer.chosen).slice(0, 3).map(({ flat, share }) => `${shortName(answer.design(flat))} ${percent(share)}`);
+    const own = agreed.votes.find(({ flat }) => flat === answer.chosen)?.share ?? 0;
+    // Between the rungs, refits choose neighbouring sizes, which are the same design.
+    if (!sizes) texts.push(`${Math.round(own * agreed.laws)} of ${agreed.laws} refits choose this design${votes.length ? ` (others: ${votes.join(", ")})` : ""}.`);
+    texts.push(`In ${percent(agreed.share)} of ${sizes ? `${agreed.laws} refits` : "them"} it is within the fit error of the best.`);
+  }
+  return texts;
+}
+
 function drawSure() {
   const place = inside("sure");
   if (!place) return;
@@ -89,16 +108,7 @@ function drawSure() {
   const fact = (name, ...text) => make("div", {}, make("dt", {}, name), make("dd", {}, ...text));
   const agreed = trust.level === "beyond" || shown.own ? null : shown.answer.agreement();
   const digits = 4;
-  const certain = [];
-  if (!shown.own) {
-    const { lead } = shown.answer;
-    if (lead !== null) certain.push(lead < answer.grid.eps ? `The next design is ${fixed(lead, 4)} nats behind, less than the smallest gain that counts (${answer.grid.eps}): a tie.` : `The next design is ${fixed(lead, 4)} nats behind.`);
-    if (agreed) {
-      const own = agreed.votes.find(({ flat }) => flat === shown.answer.chosen)?.share ?? 0;
-      const rest = agreed.votes.filter(({ flat }) => flat !== shown.answer.chosen).slice(0, 3).map(({ flat, share }) => `${shortName(shown.answer.design(flat))} ${percent(share)}`);
-      certain.push(`${Math.round(own * agreed.laws)} of ${agreed.laws} refits choose this design${rest.length ? ` (others: ${rest.join(", ")})` : ""}; in ${percent(agreed.share)} it is within the fit error of the best.`);
-    }
-  }
+  const certain = shown.own ? [] : choiceTexts(shown.answer, agreed);
   place.replaceChildren(
     make(
       "dl",

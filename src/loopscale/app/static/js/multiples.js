@@ -10,6 +10,7 @@ import { current, shown } from "./plan.js";
 import { logTicks } from "./plot.js";
 import { cardSize, count, fixed, signed } from "./quantities.js";
 import { designByHand } from "./search.js";
+import { activeSize } from "./space.js";
 import { set } from "./state.js";
 import { intervalOf } from "./trust.js";
 
@@ -70,7 +71,7 @@ function sizesOf(id, answer, design) {
     const x = answer.grid.designs[flat];
     const ratio = x.active / design.active;
     if (ratio < 1 / 30 || ratio > 30) continue;
-    const size = x.parameters - x.total + x.active;
+    const size = activeSize(x);
     const misses = answer.grid.met[flat] ? null : judged(answer.grid, flat, -1)[1];
     list.push({ x: size, label: cardSize(size), loss: answer.grid.loss[flat], misses, span: () => intervalOf(answer.law, x), mark: s === own });
   }

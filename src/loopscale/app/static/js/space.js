@@ -107,6 +107,9 @@ export function mapSpace(law, options) {
 // Which size a design of a grid has, and the counts of its model, which passes do not change.
 export const sizeOf = (space, flat) => Math.floor(flat / (space.K * space.P));
 
+// Parameters that a token uses, embeddings included.
+export const activeSize = ({ parameters, total, active }) => parameters - total + active;
+
 export const rowAt = (space, flat) => space.rows[Math.floor(flat / space.P)];
 
 export function labelAt(space, flat) {

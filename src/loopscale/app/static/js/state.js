@@ -78,7 +78,7 @@ export function restore(hash, entry = 0) {
   for (const [name, value] of query)
     if (name in DEFAULTS && (ALLOWED[name] ?? [value]).includes(value)) state[name] = value;
   // A link that sets its budget was not made for the place of the first view.
-  if (!query.has("where") && !sameLimits(PLACE.limits, state)) state.where = "";
+  if (!query.has("where") && !sameLimits(PLACE.limits, state)) Object.assign(state, { where: "", bandwidth: query.get("bandwidth") ?? "" });
   if (state.gpus && !state.days) state.days = DEVICES.days;
   try {
     if (!pins().every((pin) => typeof pin.query === "string")) state.pins = "";
