@@ -98,6 +98,15 @@ def test_in_a_browser_pages_are_dark_on_request_show_their_pictures_and_are_all_
             assert page.locator("pre code").count() > 0
 
 
+def test_the_home_page_has_the_explorer_an_install_line_and_a_command(site):
+    text = (site / "index.html").read_text(encoding="utf-8")
+    assert '<iframe src="explorer/index.html" title="The explorer"' in text
+    assert {path.name for path in (site / "explorer").iterdir()} >= {"index.html", "page.js", "style.css", "lab.js"}
+    words = " ".join(re.sub(r"<[^>]+>", "", text).split())
+    assert "pip install" in words
+    assert "loopscale plan --flops" in words
+
+
 def test_every_page_of_the_path_leads_to_the_next(site):
     path = ["index", "install", "tutorial", "planning", "laws", "fitting", "prediction", "next", "model", "training"]
     path += ["data", "training-at-scale", "sweeps", "evaluate", "serve", "retrofit", "app", "figures", "faq"]

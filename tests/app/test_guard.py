@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from loopscale.app.jobs import Job, Jobs
 from loopscale.app.problems import RefusalError
 from loopscale.app.security import Limits
 from loopscale.cli import main
+from loopscale.cli.network import listen
 
 
 def raw(address: str, text: str, more: bytes = b"") -> str:
@@ -128,6 +130,23 @@ def test_a_cancelled_job_leaves_no_process(sweep_csv):
     asyncio.run(story())
     children = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args"], capture_output=True, text=True).stdout
     assert "loopscale.app.worker" not in children
+
+
+def test_every_command_of_the_manual_starts_a_server_or_writes_the_page(monkeypatch, tmp_path):
+    """The tests of the pages do not run what does not end."""
+    manual = Path(__file__).parents[2] / "docs" / "app.md"
+    shown = [line for line in manual.read_text(encoding="utf-8").splitlines() if line.startswith("    loopscale app")]
+    served: list[object] = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda _, sockets: served.append(sockets[0].close()))
+    monkeypatch.setattr("loopscale.app.server.create_app", lambda *_, **__: None)
+    monkeypatch.setattr("loopscale.cli.app.listen", lambda _, __, usual: listen("127.0.0.1", 0, usual))
+    monkeypatch.chdir(tmp_path)
+    for line in shown:
+        with pytest.raises(SystemExit) as stop:
+            main([*shlex.split(line, comments=True)[1:], "--no-open"])
+        assert stop.value.code == 0, line
+    assert (len(shown), len(served)) == (6, 5)
+    assert (tmp_path / "page" / "index.html").exists()
 
 
 def test_other_machines_need_a_token_or_an_explicit_choice(capsys):
