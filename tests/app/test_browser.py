@@ -419,7 +419,8 @@ def test_every_published_law_says_how_far_it_can_be_trusted(page, name):
     rule = "" if PUBLISHED[name].eps is not None else "&rule=loss"
     visit(page, f"law={name}{rule}&flops=1e21&where=&bandwidth=")
     assert trust(page) in ("inside", "near", "far", "beyond")
-    assert page.inner_text("#trust-line").strip()
+    said = page.inner_text("#trust-line")
+    assert ("the law saw" in said) or ("Inside the" in said) or ("does not state the whole range" in said)
 
 
 def test_tokens_alone_are_a_budget(page):

@@ -23,7 +23,7 @@ from loopscale.planning.intervals import interval_basis
 from loopscale.planning.layouts import REDUCES
 from loopscale.planning.limits import DEVICES as DEVICES_LIMIT
 from loopscale.planning.limits import DEVICES_TEXTS, NEAR, SLACK
-from loopscale.planning.text import AXIS_TEXT, TRUST_TEXT
+from loopscale.planning.text import AXIS_TEXT
 from loopscale.scaling import DEFAULT, MAPPINGS, OUTER_LAWS, PUBLISHED, ScalingLaw, find_law
 from loopscale.scaling.trust import AXES, MOST_DECADES, TRUST_LEVELS
 
@@ -44,7 +44,6 @@ def page_data() -> dict[str, Any]:
         "noGain": NO_GAIN,
         "leastMemory": LEAST_MEMORY,
         "trust": {level: _number(factor) for level, factor in TRUST_LEVELS.items()},
-        "trustText": TRUST_TEXT,
         "axisText": AXIS_TEXT,
         "axes": list(AXES),
         "mostDecades": MOST_DECADES,

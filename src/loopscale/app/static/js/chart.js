@@ -1,7 +1,6 @@
 // A chart in its card: drawn to the card's width, read by pointer and by arrow keys, and downloadable.
-import { $, button, make, write } from "./dom.js";
+import { $, button, draw, make, write } from "./dom.js";
 import { download } from "./download.js";
-import { draw } from "./model.js";
 import { keys, plot } from "./plot.js";
 
 const charts = new Map();

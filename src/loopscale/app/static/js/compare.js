@@ -1,15 +1,14 @@
 // Scenarios side by side: the current one and every pin, each with what differs.
 import { FIELD } from "./budget.js";
 import { DATA } from "./data.js";
-import { $, button, make, table } from "./dom.js";
+import { $, button, draw, make, table } from "./dom.js";
 import { term } from "./glossary.js";
-import { draw } from "./model.js";
 import { letter, unpin } from "./pins.js";
 import { blockedBy, find, question } from "./plan.js";
 import { extent } from "./plot.js";
 import { Refusal, bytes, cardSize, count, experts, fixed, passes, power, trainingText, written } from "./quantities.js";
+import { TRUST } from "./result.js";
 import { designByHand } from "./search.js";
-import { TRUST } from "./sentence.js";
 import { pins, scenarioOf, set, state } from "./state.js";
 
 // Fields of a budget whose explanation has another name.

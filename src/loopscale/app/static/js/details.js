@@ -5,7 +5,7 @@ import { $, button, captioned, make, sentence, table } from "./dom.js";
 import { designText } from "./model.js";
 import { current, shown } from "./plan.js";
 import { bytes, cardSize, count, fixed, percent, power, shortName, signed, size } from "./quantities.js";
-import { axesText } from "./sentence.js";
+import { trustParts } from "./result.js";
 import { set } from "./state.js";
 import { commandText, pythonText } from "./texts.js";
 import { copyMenu, downloadMenu } from "./share.js";
@@ -81,8 +81,9 @@ function drawTexts() {
 }
 
 // How far the choice is ahead of others, and how many refits choose it.
-function choiceTexts(answer, agreed) {
+function choiceTexts(answer) {
   const texts = [];
+  const agreed = answer.agreement();
   const sizes = answer.tiedSizes;
   if (sizes) texts.push(`Any size from ${cardSize(sizes[0])} to ${cardSize(sizes[1])} is a tie.`);
   else if (answer.lead !== null) {
@@ -96,7 +97,7 @@ function choiceTexts(answer, agreed) {
     if (!sizes) texts.push(`${Math.round(own * agreed.laws)} of ${agreed.laws} refits choose this design${votes.length ? ` (others: ${votes.join(", ")})` : ""}.`);
     texts.push(`In ${percent(agreed.share)} of ${sizes ? `${agreed.laws} refits` : "them"} it is within the fit error of the best.`);
   }
-  return texts;
+  return texts.length ? texts : ["No other design is allowed."];
 }
 
 function drawSure() {
@@ -106,17 +107,14 @@ function drawSure() {
   const { law, trust, interval } = answer;
   const d = answer.choice;
   const fact = (name, ...text) => make("div", {}, make("dt", {}, name), make("dd", {}, ...text));
-  const agreed = trust.level === "beyond" || shown.own ? null : shown.answer.agreement();
-  const digits = 4;
-  const certain = shown.own ? [] : choiceTexts(shown.answer, agreed);
   place.replaceChildren(
     make(
       "dl",
       { class: "facts" },
-      fact("Trust", trust.level === "inside" ? "Inside the range that the law was fitted on." : sentence(`${DATA.trustText[trust.level]}: ${axesText(answer)}`)),
-      fact("Loss", interval && trust.level !== "beyond" ? `${fixed(d.loss, digits)}, 90% ${interval.kind === "predictive" ? "predictive interval of one run" : "interval of the curve, not of a run,"} ${fixed(interval.low, digits)} to ${fixed(interval.high, digits)}` : `${fixed(d.loss, trust.level === "beyond" ? 2 : 4)}, no interval ${trust.level === "beyond" ? "so far beyond the data" : ""}`),
+      fact("Trust", ...trustParts(answer, "range that the law was fitted on")),
+      fact("Loss", interval ? `${fixed(d.loss, 4)}, 90% ${interval.kind === "predictive" ? "predictive interval of one run" : "interval of the curve, not of a run,"} ${fixed(interval.low, 4)} to ${fixed(interval.high, 4)}` : `${fixed(d.loss, trust.level === "beyond" ? 2 : 4)}, no interval ${trust.level === "beyond" ? "so far beyond the data" : ""}`),
       fact("Uncertainty", sentence(law.uncertainty)),
-      certain.length ? fact("Choice", certain.join(" ")) : null,
+      shown.own ? null : fact("Choice", choiceTexts(answer).join(" ")),
       fact("Law", `${law.name}: ${law.form}. ${law.source ?? ""}`),
       fact("Rule", answer.grid.rule === "loss" ? "Lowest loss alone." : `Lowest loss among designs whose last pass and last step in experts each gain at least ${answer.grid.eps} nats.`),
       fact("Size", `${cardSize(d.active_parameters)} active, ${cardSize(d.total_parameters)} in all, embeddings included. ${d.recurrence > 1 ? `As good as ${cardSize(d.effective_parameters)} without looping. ` : ""}The law counts ${size(d.active)} active and ${size(d.total)} stored${law.embeddings ? "" : ", without embeddings"}.`),

@@ -2,8 +2,13 @@ export const $ = (selector, root = document) => root.querySelector(selector);
 export const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
 // make("p", {class: "hint"}, "text", child): an element; text is never read as HTML.
-export function make(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
+export const make = (name, attributes, ...children) => complete(document.createElement(name), attributes, children);
+
+// The same for drawings.
+const SVG = "http://www.w3.org/2000/svg";
+export const draw = (name, attributes, ...children) => complete(document.createElementNS(SVG, name), attributes, children);
+
+function complete(element, attributes = {}, children) {
   for (const [key, value] of Object.entries(attributes)) {
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (value === true) element.setAttribute(key, "");

@@ -1,8 +1,7 @@
 // The lab: tiny trained models run in the page. Their one layer is looped; each pass turns further positions right.
-import { $, make, segmented, write } from "./dom.js";
+import { $, draw, make, segmented, write } from "./dom.js";
 import { term } from "./glossary.js";
 import { readModel, runLooped } from "./looped.js";
-import { draw } from "./model.js";
 import { counted, grouped } from "./quantities.js";
 import { set, state } from "./state.js";
 

@@ -1,10 +1,9 @@
 // The map: for every compute and memory, how often the best model loops, and which it is. Drag the dot.
 import { FIELD } from "./budget.js";
-import { $, linked, make, write } from "./dom.js";
+import { $, draw, linked, make, write } from "./dom.js";
 import { textOf } from "./fields.js";
 import { term } from "./glossary.js";
 import { mapRows } from "./map_rows.js";
-import { draw } from "./model.js";
 import { pinnedPlaces } from "./pins.js";
 import { current, shown } from "./plan.js";
 import { geomspace, mapSpace } from "./space.js";

@@ -1,19 +1,12 @@
 // A drawing of the model: a token passes the prelude, runs R times through the loop, and leaves by the coda.
 import { DATA } from "./data.js";
-import { $, button, make, write } from "./dom.js";
+import { $, button, draw, make, write } from "./dom.js";
 import { term } from "./glossary.js";
 import { current, shown } from "./plan.js";
 import { bytes, cardSize, grouped, signed, sizeName } from "./quantities.js";
 import { designByHand } from "./search.js";
 import { set, state } from "./state.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-export function draw(name, attributes = {}, ...children) {
-  const element = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) if (value != null && value !== false) element.setAttribute(key, value);
-  element.append(...children.flat().filter((child) => child != null && child !== false));
-  return element;
-}
 const still = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 // Where the parts of the drawing lie. Its letters are not scaled down: narrow places get a flatter drawing, as wide as

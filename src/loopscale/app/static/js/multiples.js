@@ -1,11 +1,11 @@
 // One thing changed at a time, at the same compute: passes, experts, size; and the same model on other tokens. All share
 // one scale of loss and one mark for the model at hand.
 import { DATA } from "./data.js";
-import { $, make, write } from "./dom.js";
+import { $, draw, make, write } from "./dom.js";
 import { intervalAt, lossOver } from "./answer.js";
 import { judged } from "./design.js";
 import { term } from "./glossary.js";
-import { designText, draw } from "./model.js";
+import { designText } from "./model.js";
 import { current, shown } from "./plan.js";
 import { logTicks } from "./plot.js";
 import { cardSize, count, fixed, signed } from "./quantities.js";

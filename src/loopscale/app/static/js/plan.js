@@ -8,6 +8,7 @@ import { afterMap, drawMap } from "./map.js";
 import { drawModel } from "./model.js";
 import { drawMultiples } from "./multiples.js";
 import { Refusal, parse } from "./quantities.js";
+import { drawResult } from "./result.js";
 import { designByHand, search, searchOn } from "./search.js";
 import { drawSentence } from "./sentence.js";
 import { DEFAULTS, state } from "./state.js";
@@ -120,7 +121,8 @@ export function updatePlan({ draft = false } = {}) {
   update();
   const stale = Boolean(shown.problem || shown.withheld);
   $("#plan-view").classList.toggle("stale", stale);
-  drawSentence({ sure: !draft });
+  drawSentence();
+  drawResult({ sure: !draft });
   drawModel();
   drawMap();
   drawMultiples();
@@ -129,7 +131,7 @@ export function updatePlan({ draft = false } = {}) {
 }
 
 function settle() {
-  drawSentence({ sure: true });
+  drawResult({ sure: true });
   drawMultiples({ sure: true });
   drawDetails();
   announce($("#sentence").textContent);

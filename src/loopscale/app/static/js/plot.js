@@ -1,6 +1,5 @@
 // Every chart of measured data: axes, bands, lines and points in the size of its place, in the colours of the theme.
-import { make } from "./dom.js";
-import { draw } from "./model.js";
+import { draw, make } from "./dom.js";
 
 const BOX = { left: 52, right: 16, top: 12, bottom: 40 };
 const LETTER = 6.6; // pixels, in the labels of ticks

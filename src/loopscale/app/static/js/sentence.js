@@ -4,12 +4,11 @@ import { DATA } from "./data.js";
 import { $, $$, button, coded, make, toast, write } from "./dom.js";
 import { fieldRow, showRows } from "./fields.js";
 import { ARCHITECTURES } from "./formulas.js";
-import { term } from "./glossary.js";
 import { addLaw, lawOf, ownLaws } from "./laws.js";
 import { devicesOf, realFlops } from "./cluster.js";
 import { current, shown } from "./plan.js";
 import { close, popoverButton } from "./popover.js";
-import { amountOf, bytes, cardSize, count, daysText, decimals, deviceName, experts, fixed, parse, passes, percent, power } from "./quantities.js";
+import { amountOf, cardSize, deviceName, experts, parse, passes, percent, power } from "./quantities.js";
 import { DEFAULTS, DEVICES, set, state } from "./state.js";
 
 // Budgets that stand in the sentence itself; the others are added to it where they are set.
@@ -71,7 +70,7 @@ function placePanel() {
   ); // prettier-ignore
   return [make("div", { class: "choices" }, choices), fieldRow(FIELD.memory), fieldRow(FIELD.context)];
 }
-const PLACES = { phone: "a phone", "laptop-16gb": "a laptop", "rtx-4090": "an RTX 4090", "8xh100": "8 H100" };
+export const PLACES = { phone: "a phone", "laptop-16gb": "a laptop", "rtx-4090": "an RTX 4090", "8xh100": "8 H100" };
 const EMPTY = { memory: "", context: "", bandwidth: "", bits: "" };
 
 function bitsPanel() {
@@ -173,8 +172,8 @@ function stories() {
 
 // ---- showing ----
 
-export function drawSentence({ sure = false } = {}) {
-  const { answer, problem, withheld } = shown;
+export function drawSentence() {
+  const { problem, withheld } = shown;
   const text = (name) => {
     try {
       return state[name] ? amountOf(FIELD[name], parse(FIELD[name], state[name])) : "";
@@ -193,17 +192,14 @@ export function drawSentence({ sure = false } = {}) {
   for (const part of $$(".chip, #more-limits, #chip-law")) part.classList.remove("bad");
   if (problem) (fieldChip[problem.field] ?? parts.more).classList.add("bad");
   write(parts.law, `Law: ${(state.law || DATA.law).replace(/^own-/, "")}`);
-  const { design } = current();
+  const { answer, design } = current();
   const verb = shown.own ? "you could train" : "train";
   const kind = design.experts_total === 1 ? `a ${cardSize(design.total_parameters)} dense model` : `a ${cardSize(design.active_parameters)} model with ${experts(design)} experts`;
   const loop = design.recurrence === 1 ? "do not loop it" : design.recurrence === 2 ? "loop it twice" : `loop it ${design.recurrence} times`;
-  const loops = current().answer.law.onlyRecurrence === null; // other laws say nothing about passes
+  const loops = answer.law.onlyRecurrence === null; // other laws say nothing about passes
   parts.answer.replaceChildren(`${verb} `, make("b", {}, kind), ...(loops ? [" and ", make("b", {}, loop)] : []));
   document.title = problem || withheld ? "loopscale: no answer for this budget" : `${cardSize(design.active_parameters)}, ${passes(design.recurrence)} · loopscale`;
   showRows(problem);
-  drawMessage(problem, withheld);
-  drawLoss(design, sure);
-  drawTrust();
   const note = $("#devices-note");
   if (note) write(note, devicesText());
 }
@@ -228,104 +224,4 @@ function devicesText() {
   } catch (error) {
     return `${error.message}.`;
   }
-}
-
-const STAYS = "The last answer stays, greyed.";
-
-function drawMessage(problem, withheld) {
-  const place = $("#message");
-  const key = problem ? problem.message : withheld ? `w ${withheld.answer.choice.label} ${withheld.blocked}` : "";
-  if (place.dataset.key === key) return;
-  place.dataset.key = key;
-  if (!key) return void place.replaceChildren();
-  if (problem) return void place.replaceChildren(make("span", {}, ...coded(`${capital(withLabels(problem.message))}. ${STAYS}`)));
-  const { answer, blocked } = withheld;
-  const why = blocked.includes("extrapolate")
-    ? `Too far to answer: ${axesText(answer)}. Train a few runs closer to it first.`
-    : `This law is degenerate: ${answer.law.degenerate.join("; ")}.`;
-  place.replaceChildren(
-    make("span", {}, ...coded(`${why} ${STAYS}`)),
-    button("Show it anyway", () => set(Object.fromEntries(blocked.map((name) => [name, "1"])), { control: "anyway" }), { id: "show-anyway" }),
-  );
-  return undefined;
-}
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-// Python names a field of the budget in backquotes; the page has a label for it.
-const withLabels = (text) => text.replace(/`(\w+)`/g, (name, field) => (FIELD[field] ? `“${FIELD[field].label}”` : name));
-
-// Axes outside the law's range, in words: "589B tokens; the law saw up to 500B".
-export function axesText(answer) {
-  const { inputs, embedding } = answer.grid.designs[answer.chosen];
-  const counted = embedding && !answer.law.embeddings ? "active parameters without embeddings" : "active parameters";
-  const words = { size: counted, tokens: "tokens", experts: "experts for each active one", recurrence: "passes" };
-  const at = { size: inputs.N * answer.law.units.parameters, tokens: inputs.D * answer.law.units.tokens, experts: inputs.E, recurrence: inputs.R };
-  return Object.entries(answer.trust.factors)
-    .filter(([, factor]) => factor > 1)
-    .map(([axis]) => {
-      const [low, high] = answer.law.range[axis];
-      const seen = low !== null && at[axis] < low ? `from ${count(low)}` : `up to ${count(high)}`;
-      return `${count(at[axis])} ${words[axis]}, the law saw ${seen}`;
-    })
-    .join("; ");
-}
-
-// The answer in numbers: each with its name, which explains itself, and what it rests on.
-const STATS = [["loss", "Loss"], ["tokens", "Training tokens"], ["days", "Training time"], ["memory", "Memory"], ["speed", "Speed"]];
-
-function buildStats() {
-  $("#loss-line").append(
-    ...STATS.map(([name, label]) => make("div", { class: "stat", id: `stat-${name}` }, make("dt", {}, term(name, label)), make("dd", { class: "value", id: name === "loss" ? "loss" : null }), make("dd", { class: "under", id: name === "loss" ? "interval" : null }))),
-  ); // prettier-ignore
-}
-
-function stat(name, value, under) {
-  const place = $(`#stat-${name}`);
-  place.hidden = value === "";
-  write($(".value", place), value);
-  write($(".under", place), under);
-}
-
-function drawLoss(design, sure) {
-  if (!$("#loss-line").children.length) buildStats();
-  const { answer } = current();
-  const level = answer.trust.level;
-  const span = sure && level !== "beyond" ? answer.interval : null;
-  const half = span ? (span.high - span.low) / 2 : null;
-  const digits = half === null ? (level === "beyond" ? 2 : 3) : decimals(half);
-  // While something is dragged, the last uncertainty is better than none.
-  if (sure) drawLoss.last = half === null ? null : { digits, text: intervalText(span, half, digits, level) };
-  const said = sure || !drawLoss.last ? { digits, text: span ? intervalText(span, half, digits, level) : "" } : drawLoss.last;
-  const b = answer.b;
-  stat("loss", Number.isFinite(design.loss) ? fixed(design.loss, said.digits) : "–", said.text);
-  stat("tokens", count(design.tokens), `for ${power(design.train_flops)} FLOPs`);
-  const { cluster, days, fits: trains } = answer.training;
-  stat("days", daysText(days), `on ${count(cluster.devices)} ${deviceName(cluster.name)}${trains ? ` at ${percent(cluster.utilisation)}` : ", but it does not fit them"}`);
-  stat("memory", bytes(design.memory), b.set.memory === undefined ? "no limit set" : `of ${bytes(b.memory)}`);
-  const fits = b.set.memory === undefined || design.memory <= b.memory * DATA.slack;
-  $("#stat-memory").classList.toggle("over", !fits);
-  const speed = design.tokens_per_second !== null && fits;
-  stat("speed", speed ? `≤ ${count(design.tokens_per_second)}` : "", speed ? `tokens/s ${state.where ? `on ${PLACES[state.where]}` : `at ${bytes(b.bandwidth)}/s`}` : "");
-}
-
-function intervalText(span, half, digits, level) {
-  const holds = level === "far" ? " if the law's form still holds" : "";
-  if (span.kind === "predictive") return `90% of runs: ${fixed(span.low, digits)}–${fixed(span.high, digits)}${holds}`;
-  return `± ${fixed(half, digits)}${holds || " for the curve; one run varies more"}`;
-}
-
-export const TRUST = { inside: "inside", near: "slightly beyond", far: "far beyond", beyond: "more than 10x beyond" };
-
-function drawTrust() {
-  const { answer } = current();
-  const { level } = answer.trust;
-  const outside = axesText(answer);
-  const key = `${level} ${outside}`;
-  const place = $("#trust-line");
-  if (place.dataset.key === key) return;
-  Object.assign(place.dataset, { key, level });
-  place.replaceChildren(
-    make("span", { class: "dot", "data-level": level, "aria-hidden": "true" }),
-    make("span", {}, `${capital(TRUST[level])} the `, term("trust", "measured range"), `${outside ? `: ${outside}` : ""}.`),
-    button("How sure?", () => { const part = $("#sure"); part.open = true; part.scrollIntoView({ block: "center" }); $("summary", part).focus(); }, { class: "link" }),
-  ); // prettier-ignore
 }
