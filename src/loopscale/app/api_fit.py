@@ -203,20 +203,14 @@ def preview(text: str, options: PreviewOptions, limits: Limits) -> dict[str, Any
     except InputError as error:
         matched, notes = find_columns(table, {}, options.name), ()
         problem = str(_of_the_page(error))
-    fields = [
-        {
-            "name": name,
-            "label": label,
-            "symbol": SYMBOLS[name],
-            "required": required,
-            "column": matched[name].name if name in matched else None,
-            "unit": None
-            if name not in matched or matched[name].unit is None
-            else f"in {UNIT_NAMES[matched[name].unit or 1.0]}",
-        }
-        for name, (label, required) in FIELDS.items()
-    ]
+    fields = []
+    for name, (label, required) in FIELDS.items():
+        column = matched.get(name)
+        unit = None if column is None or column.unit is None else f"in {UNIT_NAMES[column.unit]}"
+        read = {"symbol": SYMBOLS[name], "column": None if column is None else column.name, "unit": unit}
+        fields.append({"name": name, "label": label, "required": required, **read})
     cells = list(zip(*table.values(), strict=True))
+    passes = {str(cell).strip() for cell in table[matched["recurrence"].name]} - {""} if "recurrence" in matched else ()
     return {
         "columns": list(table),
         "rows": [[str(cell) for cell in row] for row in cells[:PREVIEWED]],
@@ -224,13 +218,9 @@ def preview(text: str, options: PreviewOptions, limits: Limits) -> dict[str, Any
         "used": {column.name: SYMBOLS[name] for name, column in matched.items()},
         "count": len(cells),
         "notes": [capital(note) for note in notes],
-        "needs_loop_share": "recurrence" in matched and "loop" not in matched and _varies(table, matched["recurrence"]),
+        "needs_loop_share": "loop" not in matched and len(passes) > 1,
         "problem": problem,
     }
-
-
-def _varies(table: Any, column: Any) -> bool:
-    return len({str(cell).strip() for cell in table[column.name]} - {""}) > 1
 
 
 def _of_the_page(error: InputError, where: str = "") -> RefusalError:

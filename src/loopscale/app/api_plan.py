@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query
@@ -11,7 +12,7 @@ from fastapi import Path as PathParameter
 from starlette.responses import JSONResponse, Response
 
 from loopscale import __version__
-from loopscale.app.jobs import LawStore, summary
+from loopscale.app.law_store import LawStore, summary
 from loopscale.app.page_data import preset
 from loopscale.app.plan_reply import MEETS, copied_texts, own_model, plan_reply
 from loopscale.app.problems import documented
@@ -95,9 +96,9 @@ def plan_routes(laws: LawStore, limits: Limits, sweep: str | None = None, run: s
             found, verdict = _given(request, law, limits)
             return JSONResponse(finite(plan_reply(found, request, verdict)))
         found = make_search(request, law, limits)
-        own = (
-            None if request.config is None else own_model(found, *_own(request, law, found.budget), request.extrapolate)
-        )
+        own = None
+        if request.config is not None:
+            own = own_model(found, *_own(request, law, found.budget), request.extrapolate)
         return JSONResponse(finite(plan_reply(found, request, own=own)))
 
     @api.post(
@@ -179,10 +180,7 @@ def _searcher(
 
 
 def _check_size(space: Space, law: ScalingLaw, limits: Limits) -> None:
-    count = 1
-    for length in space.shape:
-        count *= length
-    count *= 1 + (0 if law.resamples is None else len(law.resamples))
+    count = prod(space.shape) * (1 + (0 if law.resamples is None else len(law.resamples)))
     if count > limits.evaluations:
         raise InputError(
             f"the design space is too large: {count:,} losses; at most {limits.evaluations:,} are computed here, "

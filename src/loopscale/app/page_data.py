@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from math import inf
 from typing import Any
 
 from loopscale import __version__
@@ -12,7 +13,7 @@ from loopscale.app.formulas.laws import outer_laws
 from loopscale.architecture import RUNG_EXPERTS, RUNG_RECURRENCES, RUNGS
 from loopscale.architecture.ladder import extended_rungs
 from loopscale.architecture.space import CONTINUOUS_WIDTHS, GENERIC_SIZES
-from loopscale.core.devices import DEVICES, NODE, UTILISATION, Device
+from loopscale.core.devices import DEVICES, NODE, UTILISATION
 from loopscale.core.files import finite
 from loopscale.core.quantities import WEIGHT_FORMATS
 from loopscale.planning import FIELDS, PRESETS
@@ -43,14 +44,16 @@ def page_data() -> dict[str, Any]:
         "steps": list(STEPS),
         "noGain": NO_GAIN,
         "leastMemory": LEAST_MEMORY,
-        "trust": {level: _number(factor) for level, factor in TRUST_LEVELS.items()},
+        "trust": {level: None if factor == inf else factor for level, factor in TRUST_LEVELS.items()},
         "axisText": AXIS_TEXT,
         "axes": list(AXES),
         "mostDecades": MOST_DECADES,
         "weightFormats": WEIGHT_FORMATS,
         "fields": [_field(name) for name in FIELDS],
         "presets": [preset(name, values) for name, values in PRESETS.items()],
-        "devices": {name: _device(device) for name, device in DEVICES.items()},
+        "devices": {
+            name: {**asdict(device), "link": device.link or device.network} for name, device in DEVICES.items()
+        },
         "utilisation": UTILISATION,
         "node": NODE,
         "reduces": list(REDUCES),
@@ -106,14 +109,6 @@ def _field(name: str) -> dict[str, Any]:
         "least": field.amount.least,
         "example": field.slider.start or field.slider.first,
     }
-
-
-def _device(device: Device) -> dict[str, float]:
-    return {**asdict(device), "link": device.link or device.network}
-
-
-def _number(value: float) -> float | None:
-    return None if value == float("inf") else value
 
 
 def data_module() -> str:

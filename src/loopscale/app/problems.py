@@ -94,7 +94,8 @@ async def _invalid(_: Request, error: Exception) -> JSONResponse:
     if first["type"] == "json_invalid":
         return refused(422, "the request is not JSON: " + str(first.get("ctx", {}).get("error", "it does not parse")))
     found = "" if first["type"] in ("missing", "value_error") else f" (found {shown(first.get('input'))})"
-    what = _lowered(str(first["msg"]).removeprefix("Value error, "))
+    message = str(first["msg"]).removeprefix("Value error, ")
+    what = message[:1].lower() + message[1:]
     problem = f"{what}{found}"
     return refused(422, f"{where}: {problem}" if where else what, where.split(".")[0] or None, problem=problem)
 
@@ -103,7 +104,3 @@ def _where(location: Sequence[Any]) -> str:
     """Return a field's name as the client wrote it, without the names that pydantic adds for branches of a type."""
     named = [str(part) for part in location[1:] if isinstance(part, int) or str(part).isidentifier()]
     return ".".join(named)
-
-
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]

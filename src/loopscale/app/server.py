@@ -17,7 +17,8 @@ from starlette.responses import Response
 from loopscale import __version__
 from loopscale.app.api_fit import fit_routes
 from loopscale.app.api_plan import plan_routes
-from loopscale.app.jobs import Jobs, LawStore
+from loopscale.app.jobs import Jobs
+from loopscale.app.law_store import LawStore
 from loopscale.app.page import page_files
 from loopscale.app.problems import handle_problems
 from loopscale.app.run import LiveRun, run_routes

@@ -11,7 +11,7 @@ import numpy as np
 from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
 
-from loopscale.app.jobs import LawStore
+from loopscale.app.law_store import LawStore
 from loopscale.app.problems import RefusalError, documented
 from loopscale.app.schemas import SweepReply
 from loopscale.core.errors import InputError

@@ -158,12 +158,9 @@ def next_work(text: str, options: FitOptions, request: NextRequest, report: Repo
     share = utilisation_of(request.utilisation)
     for run in chosen["runs"]:
         cost = training_cost(run["flops"], request.device, 1, share, request.price)
-        run |= {"hours": cost.hours, "time": _time(cost.hours), "dollars": cost.dollars}
+        time = "under a second" if cost.hours < 1 / 3600 else format_duration(3600 * cost.hours)
+        run |= {"hours": cost.hours, "time": time, "dollars": cost.dollars}
     return {**chosen, "device": request.device, "utilisation": share}
-
-
-def _time(hours: float) -> str:
-    return "under a second" if hours < 1 / 3600 else format_duration(3600 * hours)
 
 
 def _fitted(text: str, options: FitOptions, resamples: int, report: Report) -> Fit:
@@ -214,9 +211,7 @@ def _curves(fitted: Fit) -> dict[str, Any]:
     curves = []
     try:
         for E, R in shown:
-            rows = forecast(
-                fitted, flops=grid, experts=E, recurrence=R, extrapolate=True, allow_degenerate=True
-            )  # fmt: skip
+            rows = forecast(fitted, flops=grid, experts=E, recurrence=R, extrapolate=True, allow_degenerate=True)
             values = {name: [float(f"{getattr(row, name):.7g}") for row in rows] for name in names}
             models = proportions(points, (points.experts == E) & (points.recurrence == R))
             values["by_law"] = np.exp(lowest(fitted.law, grid, models, stated_cost(fitted.observations))[0]).tolist()
