@@ -139,6 +139,20 @@ def test_a_folder_without_runs_is_called_one(terminal, capsys):
     assert "notes: this folder holds no runs; give a table of runs" in refused(capsys, "fit", "notes")
 
 
+def test_a_plan_prints_in_python_as_on_the_command_line(terminal, capsys):
+    budget = {"flops": "5e21", "memory": "3GB", "bits": "int4"}
+    printed = run(capsys, "plan", *(word for name, value in budget.items() for word in (f"--{name}", value)))
+    planned = ls.plan(**budget)
+    assert str(planned).splitlines()[:-1] == printed.splitlines()[:-1]
+    assert repr(planned).startswith("<Plan 1.0B 2/16 R=2: loss 1.9757")
+
+
+def test_sizes_in_billions_by_mistake_are_called_far_below_the_data(terminal):
+    fitted = ls.fit("semicolons.csv", resamples=5)
+    assert "more than 10x beyond the data: size 7 is 11,428,571x below" in repr(fitted.predict(N=7, D=140))
+    assert not fitted.predict(N=1e9, D=20e9).note
+
+
 def test_runs_in_the_place_of_a_law_name_the_fit(terminal, capsys):
     said = refused(capsys, "predict", "--params", "7B", "--tokens", "140B", "--law", "semicolons.csv")
     assert "this is a table of runs" in said

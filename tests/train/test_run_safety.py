@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -229,6 +230,39 @@ def test_sigterm_writes_a_checkpoint_and_the_command_resumes(text: Path, tmp_pat
     steps = sorted((tmp_path / "run" / "checkpoints").iterdir())
     assert len(steps) == 1
     assert steps[0].name == f"step-{read_metrics(metrics)[-1]['step']}"
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_ctrl_c_says_where_the_command_continues(every: int, text: Path, tmp_path: Path) -> None:
+    toml = tmp_path / "run.toml"
+    toml.write_text(
+        f'[model]\nwidth = 16\nhead_size = 8\n[data]\nfiles = ["{text}"]\ncontext = 32\nvalidation = 0.2\n'
+        f'[run]\ntokens = "100M"\nbatch = 4\nlog_every = 1\ncheckpoint_every = {every}\n'
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-m", "loopscale", "train", str(toml), "--out", "run", "--quiet"], cwd=tmp_path, text=True,
+        stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while child.poll() is None and not (metrics.is_file() and len(metrics.read_bytes().splitlines()) > 3):
+        time.sleep(0.05)
+    child.send_signal(signal.SIGINT)
+    _, printed = child.communicate()
+    assert child.returncode == 130, printed
+    assert "Traceback" not in printed
+    expected = (
+        r"rerun the command to resume from step \d+" if every else "no checkpoint yet, so the command starts again"
+    )
+    assert re.search(f"^run: stopped; .*{expected}", printed, re.M)
+
+
+def test_check_says_how_often_a_run_reads_its_text(text: Path, tmp_path: Path) -> None:
+    toml = tmp_path / "run.toml"
+    settings = f'[data]\nfiles = ["{text}"]\ncontext = 32\nvalidation = 0.2\nfolder = "{tmp_path / "tokens"}"\n'
+    toml.write_text(f'{settings}[run]\ntokens = "1M"\nbatch = 4\n')
+    printed = " ".join(CliRunner().invoke(cli, ["train", str(toml), "--check"]).output.split())
+    tokens, times = re.search(r"([\d,]+) tokens to train on.*reads them ([\d,.]+) times", printed).groups()
+    assert float(times.replace(",", "")) == pytest.approx(1e6 / int(tokens.replace(",", "")), rel=0.01)
 
 
 def test_an_empty_validation_split_is_found_by_check(tmp_path: Path) -> None:

@@ -97,9 +97,14 @@ def train_command(
         return
     if allow_code:
         _announce_code(run, quiet or launched_rank() != 0)
-    summary = trainer.train(
-        run, folder, progress=not quiet, branch=branch, callbacks=_evaluation(run), allow_code=allow_code
-    )
+    try:
+        summary = trainer.train(
+            run, folder, progress=not quiet, branch=branch, callbacks=_evaluation(run), allow_code=allow_code
+        )
+    except KeyboardInterrupt:
+        if not launched_rank():
+            click.echo(f"{folder}: stopped; {_next_start(folder)}", err=True)
+        raise
     if summary is None:
         if not launched_rank():
             click.echo(f"{folder}: stopped by SIGTERM, a checkpoint is written; rerun the command to resume", err=True)
@@ -110,6 +115,14 @@ def train_command(
         print_json(summary)
     else:
         _print(summary, folder)
+
+
+def _next_start(folder: Path) -> str:
+    """Say where the same command continues after Ctrl-C."""
+    steps = [int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*")]
+    if steps:
+        return f"rerun the command to resume from step {max(steps):,}"
+    return "it has no checkpoint yet, so the command starts again; [run] checkpoint_every writes them"
 
 
 def _warn_of_length(run: TrainConfig) -> None:
@@ -234,6 +247,9 @@ def _describe(run: TrainConfig, folder: Path, as_json: bool) -> None:
         store = open_tokens(run, progress=not as_json)
         open_batches(run, store)
         model, about = model_config(run, store), store.about
+        epochs = run.steps * run.step_tokens / max(store.tokens["train"], 1)
+        if epochs > 1:
+            about += f"; the run reads them {format_count(epochs)} times"
     summary = summary_of(run, model, run.steps, 0.0)
     if as_json:
         names = ("tokens", "active", "loop", "total", "training_flops", "real_training_flops")

@@ -67,7 +67,7 @@ class LossPrediction:
     """The confidence band of the curve: where resampled laws put their loss."""
     level: float
     note: str = ""
-    """How often tokens are seen, and whose discount serves where the law has no term for that."""
+    """How often tokens are seen, whose discount serves where the law has no term for that, and what lies beyond 10x."""
 
     def table(self) -> Table:
         """Return one row for each point."""
@@ -291,7 +291,7 @@ class Fit:
         R > 1 and the law has a recurrence mapping, ``total`` (N_total) where E > 1 and the mapping depends on
         sparsity. ``unique`` (U) are the different tokens among D, all of them unless given. The names of columns serve
         too: N_loop, N_total, U. E and R that the law has no term for are refused; repeated tokens take the published
-        discount of dense models, and ``note`` says so.
+        discount of dense models, and ``note`` says so, and where a point is more than 10x beyond the data.
         """
         sizes = {"loop": _either(loop, N_loop, "loop", "N_loop"), "total": _either(total, N_total, "total", "N_total"),
                  "unique": _either(unique, U, "unique", "U")}  # fmt: skip
@@ -302,7 +302,10 @@ class Fit:
         )
         check_variables(self.law, points.experts, points.recurrence)
         law = self.law if unique is None and U is None else with_repetition(self.law)
-        return _predicted(law, points, level, repetition_text(self.law, points))
+        notes = [repetition_text(self.law, points)]
+        if (trust := self.law.trust(points)).level == "beyond":
+            notes.append(f"more than 10x beyond the data: {'; '.join(trust.reasons)}")
+        return _predicted(law, points, level, "; ".join(filter(None, notes)))
 
     def predict_points(self, points: Points, level: float = LEVEL) -> LossPrediction:
         """Predict the loss at ``points`` by the fitted law, as it is."""

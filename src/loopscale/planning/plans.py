@@ -207,6 +207,15 @@ class Plan:
         """Read a plan that ``save`` or ``loopscale plan --out`` wrote."""
         return cls.from_dict(read_json(path), str(path))
 
+    def summary(self) -> str:
+        """Return the answer, its costs and the nearest designs on one screen, as ``loopscale plan`` prints them."""
+        from loopscale.planning.screen import plan_screen  # texts for terminals, which few programs print
+
+        return plan_screen(self, self.rivals, ending='Save: .save("plan.json"). The training file: .train_file()')
+
+    def __str__(self) -> str:
+        return self.summary()
+
     def __repr__(self) -> str:
         return short(self)
 
