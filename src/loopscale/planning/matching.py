@@ -21,8 +21,43 @@ from loopscale.scaling import Points, ScalingLaw, Trust, costs, find_law
 
 CURVE, RUNS = "the curve", "one run of each"
 """What an interval is of."""
-Looped = tuple[Architecture, int]
-"""A model of the ladder and its recurrence; its size may be moved along the ladder."""
+
+
+@dataclass(frozen=True)
+class LadderDesign:
+    """A model of the ladder with its passes, whose size may be moved along the ladder between the rungs."""
+
+    model: Architecture
+    recurrence: int
+
+    @property
+    def label(self) -> str:
+        """The design in a few characters."""
+        experts = plain(self.model.active_experts), plain(self.model.routed_experts)
+        return design_label(self.model.name, experts, self.recurrence)
+
+    def at(self, width: Any) -> Architecture:
+        """Return the model at another width, which need not be buildable."""
+        return continuous(width, self.model.experts)
+
+    def points(self, flops: Any, law: ScalingLaw, width: Any) -> Points:
+        """Return the design at a width as ``law`` sees it after ``flops`` of training."""
+        model = self.at(width)
+        tokens = costs.tokens_for(np.asarray(flops, float), np.asarray(model.unrolled(self.recurrence), float))
+        return model.points(tokens, self.recurrence, law.counts)
+
+    def width_within(self, measure: Measure, cap: float) -> float:
+        """Return the largest width, up to the model's own, whose measure is within ``cap``."""
+
+        def fits(width: FloatArray) -> bool:
+            return measure(self.at(float(width)), self.recurrence) <= cap
+
+        own = np.asarray(self.model.width, float)
+        return float(own) if fits(own) else float(geometric_bisection(fits, 1.0, own, rounds=80))
+
+
+Measure = Callable[[Architecture, int], float]
+"""What a model with so many passes takes of something that is to be equal."""
 
 
 def _total(model: Architecture, recurrence: int) -> float:
@@ -35,7 +70,6 @@ def _kv(model: Architecture, recurrence: int) -> float:
     return float(model.kv_bytes(recurrence, context=1, bits=8))
 
 
-Measure = Callable[[Architecture, int], float]
 CONDITIONS: dict[str, tuple[Measure, ...]] = {
     "training FLOPs": (),
     "total parameters": (_total,),
@@ -95,71 +129,70 @@ def matched(
     ``memory``, or in that of the smaller.
     """
     law, budget = find_law(law), count_of(flops, "flops")
-    pair = [(one, one.recurrence) if isinstance(one, Architecture) else parse_reference(one) for one in (first, second)]
-    refusals.check_variables(law, [float(model.experts) for model, _ in pair], [passes for _, passes in pair])
-    for model, passes in pair:
-        refusals.check_tokens(float(costs.tokens_for(budget, float(model.unrolled(passes)))))
-    trust = _joint_trust(pair, [float(model.width) for model, _ in pair], budget, law)
+    pair = [
+        LadderDesign(design, design.recurrence)
+        if isinstance(design, Architecture)
+        else LadderDesign(*parse_reference(design))
+        for design in (first, second)
+    ]
+    refusals.check_variables(
+        law, [float(design.model.experts) for design in pair], [design.recurrence for design in pair]
+    )
+    for design in pair:
+        refusals.check_tokens(float(costs.tokens_for(budget, float(design.model.unrolled(design.recurrence)))))
+    trust = _joint_trust([design.points(budget, law, float(design.model.width)) for design in pair], law)
     refusals.check_answer(
         "one of the two designs", law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate
     )
     conditions = [
-        Condition(name, [(measure, min(measure(*one) for one in pair)) for measure in measures])
+        Condition(name, [(measure, _least(measure, pair)) for measure in measures])
         for name, measures in CONDITIONS.items()
     ]
     if (memory, bits, context) != (None, None, None):
         conditions.append(_in_memory(pair, memory, bits, context))
-    rows = [_condition(condition, pair, budget, law, extrapolate) for condition in conditions]
+    rows = tuple(_row(condition, pair, budget, law, extrapolate) for condition in conditions)
     compute, interval = _compute(pair, budget, law, trust.level)
-    return Matched(_label(pair[0]), _label(pair[1]), budget, tuple(rows), compute, interval, trust)
+    return Matched(pair[0].label, pair[1].label, budget, rows, compute, interval, trust)
+
+
+def _least(measure: Measure, pair: list[LadderDesign]) -> float:
+    return min(measure(design.model, design.recurrence) for design in pair)
 
 
 def _in_memory(
-    pair: list[Looped], memory: float | str | None, bits: float | str | None, context: int | str | None
+    pair: list[LadderDesign], memory: float | str | None, bits: float | str | None, context: int | str | None
 ) -> Condition:
     """Return the condition that weights and KV cache take no more than a memory."""
     width = 16.0 if bits is None else bits_of(bits, "bits")
     positions = 0 if context is None else context_of(context, "context")
 
-    def taken(model: Architecture, recurrence: int) -> float:
+    def bytes_taken(model: Architecture, recurrence: int) -> float:
         cache = float(model.kv_bytes(recurrence, context=positions)) if positions else 0.0
         return _total(model, recurrence) * width / 8 + cache
 
-    cap = min(taken(*one) for one in pair) if memory is None else bytes_of(memory, "memory")
-    return Condition(f"{format_bytes(cap)} memory", [(taken, cap)])
+    cap = _least(bytes_taken, pair) if memory is None else bytes_of(memory, "memory")
+    return Condition(f"{format_bytes(cap)} memory", [(bytes_taken, cap)])
 
 
-def _label(looped: Looped) -> str:
-    model, recurrence = looped
-    return design_label(model.name, (plain(model.active_experts), plain(model.routed_experts)), recurrence)
-
-
-def _points(looped: Looped, flops: Any, law: ScalingLaw, width: Any) -> Points:
-    """Return the design at a width, which need not be buildable, as ``law`` sees it after ``flops`` of training."""
-    model, recurrence = continuous(width, looped[0].experts), looped[1]
-    tokens = costs.tokens_for(np.asarray(flops, float), np.asarray(model.unrolled(recurrence), float))
-    return model.points(tokens, recurrence, law.counts)
-
-
-def _joint_trust(pair: list[Looped], widths: list[float], flops: float, law: ScalingLaw) -> Trust:
-    first, second = (law.trust(_points(one, flops, law, width)) for one, width in zip(pair, widths, strict=True))
+def _joint_trust(points: list[Points], law: ScalingLaw) -> Trust:
+    first, second = map(law.trust, points)
     return first.worse(second).noting(uncertainty_text(law.uncertainty))
 
 
-def _condition(
-    condition: Condition, pair: list[Looped], flops: float, law: ScalingLaw, extrapolate: bool
+def _row(
+    condition: Condition, pair: list[LadderDesign], flops: float, law: ScalingLaw, extrapolate: bool
 ) -> dict[str, Any]:
     """Return the losses of both, resized so that neither has more of what is to be equal.
 
     Losses are None where a size lies more than 10x beyond what the law was fitted on, unless ``extrapolate``.
     """
-    widths = [float(model.width) for model, _ in pair]
+    widths = [float(design.model.width) for design in pair]
     for measure, cap in condition.caps:
-        widths = [min(width, _width_within(one, measure, cap)) for one, width in zip(pair, widths, strict=True)]
-    points = [_points(one, flops, law, width) for one, width in zip(pair, widths, strict=True)]
-    losses = [all_losses(law, design) for design in points]
-    difference = losses[0] - losses[1]
-    level = _joint_trust(pair, widths, flops, law).level
+        widths = [min(width, design.width_within(measure, cap)) for design, width in zip(pair, widths, strict=True)]
+    first, second = (design.at(width) for design, width in zip(pair, widths, strict=True))
+    points = [design.points(flops, law, width) for design, width in zip(pair, widths, strict=True)]
+    losses = [all_losses(law, point) for point in points]
+    difference, level = losses[0] - losses[1], _joint_trust(points, law).level
     low = high = interval = None
     if predictive(law, level):
         (low, high), interval = law.difference_interval(points[0], points[1]), RUNS
@@ -167,38 +200,26 @@ def _condition(
         (low, high), interval = np.percentile(difference[1:], [5, 95]), CURVE
     values = {"first_loss": losses[0][0], "second_loss": losses[1][0], "difference": difference[0],
               "low": low, "high": high}  # fmt: skip
-    known = level != "beyond" or extrapolate
-    first, second = (continuous(width, one[0].experts) for one, width in zip(pair, widths, strict=True))
+    stated = level != "beyond" or extrapolate
     return {
         "condition": condition.name,
         "trust": level,
         "first_active": float(first.active + first.embedding),
         "second_active": float(second.active + second.embedding),
-        **{key: float(value) if known and value is not None else None for key, value in values.items()},
+        **{key: float(value) if stated and value is not None else None for key, value in values.items()},
         "interval": interval,
     }
 
 
-def _width_within(looped: Looped, measure: Measure, cap: float) -> float:
-    """Return the largest width, up to the design's own, whose measure is within ``cap``."""
-    model, recurrence = looped
-
-    def fits(width: FloatArray) -> bool:
-        return measure(continuous(float(width), model.experts), recurrence) <= cap
-
-    own = np.asarray(model.width, float)
-    return float(own) if fits(own) else float(geometric_bisection(fits, 1.0, own, rounds=80))
-
-
 def _compute(
-    pair: list[Looped], flops: float, law: ScalingLaw, level: str
+    pair: list[LadderDesign], flops: float, law: ScalingLaw, level: str
 ) -> tuple[float | None, tuple[float, float] | None]:
     """Return the second's compute for the first's at the mean of their losses, and its 90% interval.
 
     Each design is at its own best size: at a fixed size the loss has a floor that the other may lie below.
     """
     grid, widths = flops * np.geomspace(0.05, 20, 121), np.geomspace(256, 16384, 97)[:, None]
-    curves = [all_losses(law, _points(one, grid, law, widths)).min(axis=1) for one in pair]
+    curves = [all_losses(law, design.points(grid, law, widths)).min(axis=1) for design in pair]
     middle = len(grid) // 2
     target = (curves[0][:, middle] + curves[1][:, middle]) / 2
     needed = [_compute_for(curve, grid, target) for curve in curves]
@@ -211,7 +232,7 @@ def _compute(
         return ratio, None
     ends = np.percentile(drawn, [5, 95]).tolist()
     if predictive(law, level):  # the error of the difference, over the slope of the loss along ln compute
-        points = [_points(one, flops, law, float(one[0].width)) for one in pair]
+        points = [design.points(flops, law, float(design.model.width)) for design in pair]
         low, high = law.difference_interval(points[0], points[1])
         step = np.log(grid[middle + 1] / grid[middle - 1])
         slope = np.mean([(curve[0, middle - 1] - curve[0, middle + 1]) / step for curve in curves])
