@@ -23,8 +23,8 @@ from loopscale.core.devices import DEVICES, UTILISATION
 from loopscale.core.quantities import format_bytes, format_count
 from loopscale.core.tables import markdown
 from loopscale.figures.drawing import DrawingTask, draw_all
-from loopscale.figures.outcomes import mean_scores, present_groups
 from loopscale.figures.results import paper_psi, paper_results
+from loopscale.figures.scores import mean_scores, present_groups
 from loopscale.figures.sources import Sources
 from loopscale.planning import Budget, search
 from loopscale.planning.compute import flops_of

@@ -18,8 +18,9 @@ from loopscale.core.quantities import format_count
 from loopscale.core.tables import markdown
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
 from loopscale.figures.outcomes import draw_psi
+from loopscale.figures.pictures import Panel, Picture
 from loopscale.figures.results import PSI, read_table
-from loopscale.figures.style import Panel, Picture, save
+from loopscale.figures.style import save
 from loopscale.fitting import Fit, Observations, fit
 from loopscale.fitting.compare import compare
 from loopscale.fitting.data.public import load_micro

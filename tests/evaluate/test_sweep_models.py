@@ -13,8 +13,9 @@ import pytest
 from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
 from loopscale.evaluate import fit_accuracy
-from loopscale.figures import GALLERY, Sources, outcomes
+from loopscale.figures import GALLERY, Sources
 from loopscale.figures.results import RESULTS, checked_table
+from loopscale.figures.sweep_scores import significance, sweep_scores
 from loopscale.scaling import DEFAULT, find_law
 from sweeps import BASE, write_sweep
 
@@ -66,7 +67,7 @@ def test_the_downstream_figure_has_a_panel_along_experts_and_one_along_recurrenc
     for panel in picture.panels:
         axes = panel.draw(panel.table)
         assert axes.get_xlabel() in ("training compute (FLOPs)", "validation loss (nats per token)")
-    scores = outcomes.sweep_scores(table)
+    scores = sweep_scores(table)
     assert len(scores) == 8
 
 
@@ -105,13 +106,13 @@ def test_the_downstream_figure_says_what_its_bars_are_and_that_the_differences_a
 
 def test_scores_that_differ_by_more_than_their_errors_are_called_significant():
     table = Table({"score": [40.0, 41.0, 60.0], "stderr": [1.0, 1.0, 1.0]})
-    assert "are significant" in outcomes.significance(table)
-    assert outcomes.significance(Table({"score": [40.0, 41.0], "stderr": [0.0, 1.0]})) == ""
+    assert "are significant" in significance(table)
+    assert significance(Table({"score": [40.0, 41.0], "stderr": [0.0, 1.0]})) == ""
 
 
 def test_a_table_that_lacks_a_column_of_a_sweeps_models_is_refused():
     with pytest.raises(InputError, match="has no 'experts'"):
-        outcomes.sweep_scores(measured(experts="experst"))
+        sweep_scores(measured(experts="experst"))
 
 
 def test_accuracy_against_loss_is_fitted_where_there_is_something_to_fit():

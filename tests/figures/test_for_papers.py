@@ -8,10 +8,11 @@ from matplotlib.text import Text
 
 from loopscale.figures.fitting import draw_loss_over_compute, loss_over_compute
 from loopscale.figures.gallery import GALLERY
+from loopscale.figures.pictures import Panel, Picture
 from loopscale.figures.reports import fit_report
 from loopscale.figures.reports.fit import fit_card
 from loopscale.figures.sources import Sources
-from loopscale.figures.style import COLUMN, PAGE, STYLES, Panel, Picture, typeset
+from loopscale.figures.style import COLUMN, PAGE, STYLES, typeset
 from loopscale.fitting import Observations, fit, simulate_sweep
 from loopscale.scaling import PUBLISHED, published
 from loopscale.scaling.optimum import compute_optimal

@@ -19,8 +19,8 @@ from loopscale.figures import (
     mean_scores,
     read_table,
 )
-from loopscale.figures.outcomes import along, draw_sweep_downstream
 from loopscale.figures.results import paper_psi, paper_results
+from loopscale.figures.sweep_scores import along, draw_sweep_downstream
 
 PAPER = paper_results()
 PRINTED = {"A0.6B-2.9B MoE †": [50.2], "A0.3B-1.3B LoopMoE †": [36.6, 43.0, 46.0, 46.7, 46.9]}

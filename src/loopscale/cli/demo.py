@@ -21,8 +21,9 @@ from loopscale.core.report import Report
 from loopscale.core.tables import Table
 from loopscale.figures import draw_isoflop_over_recurrence, draw_joint_optimum
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
+from loopscale.figures.pictures import Panel, Picture
 from loopscale.figures.reports.parts import add_picture
-from loopscale.figures.style import Panel, Picture, save
+from loopscale.figures.style import save
 from loopscale.fitting import Fit, Observations, fit
 from loopscale.fitting.data.public import load_micro
 from loopscale.planning import Budget, Plan, search

@@ -156,8 +156,8 @@ def _chosen(text: str, known: Iterable[str], option: str) -> list[str]:
 
 def _metrics(paths: tuple[str, ...]) -> Table | None:
     """Read training metrics, each file a separate run."""
+    from loopscale.figures.curves import stacked
     from loopscale.figures.results import METRICS, read_table
-    from loopscale.figures.style import stacked
 
     if not paths:
         return None

@@ -29,17 +29,12 @@ from loopscale.figures.optima import (
     draw_joint_optimum,
     draw_recurrence_map,
 )
-from loopscale.figures.outcomes import (
-    draw_downstream,
-    draw_psi,
-    draw_scores_by_recurrence,
-    draw_test_time,
-    draw_training,
-    mean_scores,
-)
+from loopscale.figures.outcomes import draw_psi, draw_test_time, draw_training
+from loopscale.figures.pictures import Panel, Picture
 from loopscale.figures.results import METRICS, PSI, RESULTS, TEST_TIME, read_table
+from loopscale.figures.scores import draw_downstream, draw_scores_by_recurrence, mean_scores
 from loopscale.figures.sources import Sources
-from loopscale.figures.style import Panel, Picture, new_figure, save
+from loopscale.figures.style import new_figure, save
 
 __all__ = [
     "GALLERY",

@@ -12,20 +12,8 @@ from loopscale.core.arrays import BoolArray, FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
-from loopscale.figures.style import (
-    LOSS,
-    RECURRENCE,
-    colour,
-    draw_curve,
-    finish,
-    groups,
-    legend,
-    log_ticks,
-    marker,
-    or_new,
-    shade_extrapolated,
-    stacked,
-)
+from loopscale.figures.curves import draw_curve, groups, shade_extrapolated, stacked
+from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, log_ticks, marker, or_new
 from loopscale.fitting import Fit, Observations, fit
 from loopscale.fitting.compare import applicable
 from loopscale.fitting.slices import Slice

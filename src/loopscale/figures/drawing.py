@@ -14,8 +14,9 @@ from typing import Any
 from loopscale.core.errors import InputError
 from loopscale.core.tables import Table
 from loopscale.figures.gallery import GALLERY, MEASURED
+from loopscale.figures.pictures import Panel, Picture
 from loopscale.figures.sources import Sources
-from loopscale.figures.style import STYLES, Panel, Picture, Style
+from loopscale.figures.style import STYLES, Style
 
 LEAST_PARALLEL = 4
 """With fewer pictures, starting a second process takes longer than it saves."""

@@ -11,18 +11,8 @@ from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_count
 from loopscale.core.tables import Table
-from loopscale.figures.style import (
-    COLOURS,
-    LOSS,
-    count_ticks,
-    draw_curve,
-    finish,
-    groups,
-    legend,
-    or_new,
-    powers,
-    size_colours,
-)
+from loopscale.figures.curves import draw_curve, groups
+from loopscale.figures.style import COLOURS, LOSS, count_ticks, finish, legend, or_new, powers, size_colours
 from loopscale.fitting import Forecast, Observations
 from loopscale.scaling import Points, ScalingLaw, StatedCost, costs
 from loopscale.scaling.frontier import BY_SIZE

@@ -13,9 +13,9 @@ from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.quantities import format_power
 from loopscale.core.tables import Table
-from loopscale.figures import capacity, fitting, optima, outcomes, schematic
+from loopscale.figures import capacity, fitting, optima, outcomes, schematic, scores, sweep_scores
+from loopscale.figures.pictures import Panel, Picture
 from loopscale.figures.sources import Sources
-from loopscale.figures.style import Panel, Picture
 from loopscale.planning import Budget
 from loopscale.planning.profiles import (
     experts_map,
@@ -238,21 +238,21 @@ def interval_picture(sources: Sources) -> Picture:
 def downstream_picture(sources: Sources) -> Picture:
     """Scores against training compute; for the models of a sweep, over E at one R and over R at one E."""
     results = _required(sources.results, "--results")
-    scores = outcomes.sweep_scores(results)
-    if scores is None:
-        return _scores(sources, "downstream", "Scores against training compute.", outcomes.draw_downstream)
+    by_model = sweep_scores.sweep_scores(results)
+    if by_model is None:
+        return _scores(sources, "downstream", "Scores against training compute.", scores.draw_downstream)
     panels = []
     for by in ("experts", "recurrence"):
-        for group in outcomes.sweep_groups(results):
-            grouped = outcomes.sweep_scores(results, group)
+        for group in sweep_scores.sweep_groups(results):
+            grouped = sweep_scores.sweep_scores(results, group)
             assert grouped is not None
-            draw = partial(outcomes.draw_sweep_downstream, limits=outcomes.score_range(grouped))
-            panels.append(Panel(outcomes.along(grouped, by), draw, f"{by}-{group}"))
-    panels.append(Panel(scores, outcomes.draw_loss_to_accuracy, "loss"))
+            draw = partial(sweep_scores.draw_sweep_downstream, limits=sweep_scores.score_range(grouped))
+            panels.append(Panel(sweep_scores.along(grouped, by), draw, f"{by}-{group}"))
+    panels.append(Panel(by_model, sweep_scores.draw_loss_to_accuracy, "loss"))
     caption = (
-        f"Measured scores of {len(scores)} models of a sweep against training compute and validation loss. Error bars "
-        "are one standard error; bars on the dashed line are interpolated at equal compute."
-        f"{outcomes.significance(scores)}"
+        f"Measured scores of {len(by_model)} models of a sweep against training compute and validation loss. Error "
+        "bars are one standard error; bars on the dashed line are interpolated at equal compute."
+        f"{sweep_scores.significance(by_model)}"
     )
     return Picture("downstream", caption + sources.origin("results"), tuple(panels))
 
@@ -260,7 +260,7 @@ def downstream_picture(sources: Sources) -> Picture:
 def scores_by_recurrence(sources: Sources) -> Picture:
     """Scores against test-time recurrence."""
     text = "Scores against test-time recurrence."
-    return _scores(sources, "scores-by-recurrence", text, outcomes.draw_scores_by_recurrence)
+    return _scores(sources, "scores-by-recurrence", text, scores.draw_scores_by_recurrence)
 
 
 def psi_picture(sources: Sources) -> Picture:
@@ -329,8 +329,8 @@ def _one(name: str, caption: str, table: Table, draw: Callable[..., object], hei
 
 def _scores(sources: Sources, name: str, caption: str, draw: Callable[..., object]) -> Picture:
     results = _required(sources.results, "--results")
-    wanted = [group for group in (outcomes.OVERALL, "reasoning") if group in outcomes.present_groups(results)]
-    panels = tuple(Panel(outcomes.mean_scores(results, group), draw, group) for group in wanted)
+    wanted = [group for group in (scores.OVERALL, "reasoning") if group in scores.present_groups(results)]
+    panels = tuple(Panel(scores.mean_scores(results, group), draw, group) for group in wanted)
     return Picture(name, caption + sources.origin("results"), panels)
 
 

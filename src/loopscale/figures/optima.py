@@ -10,22 +10,8 @@ import numpy as np
 
 from loopscale.core.quantities import format_power
 from loopscale.core.tables import Table
-from loopscale.figures.style import (
-    LOSS,
-    RECURRENCE,
-    colour,
-    draw_band,
-    draw_curve,
-    draw_map,
-    finish,
-    groups,
-    legend,
-    log_ticks,
-    marker,
-    or_new,
-    powers,
-    shade_extrapolated,
-)
+from loopscale.figures.curves import draw_band, draw_curve, draw_map, groups, shade_extrapolated
+from loopscale.figures.style import LOSS, RECURRENCE, colour, finish, legend, log_ticks, marker, or_new, powers
 
 GIGABYTE = 1e9
 MEMORIES = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200)

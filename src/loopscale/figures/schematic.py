@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from loopscale.core.tables import Table
-from loopscale.figures.style import colour, groups, or_new
+from loopscale.figures.curves import groups
+from loopscale.figures.style import colour, or_new
 
 
 def routes(passes: int = 3, experts: int = 4) -> Table:

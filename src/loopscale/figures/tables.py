@@ -15,7 +15,7 @@ from loopscale.core.errors import InputError
 from loopscale.core.files import write_text
 from loopscale.core.quantities import format_count, format_span
 from loopscale.core.tables import Table
-from loopscale.figures import outcomes
+from loopscale.figures.scores import OVERALL, is_mean, mean_scores, present_groups
 from loopscale.planning import Budget
 from loopscale.planning.profiles import choice_span, joint_optimum
 from loopscale.scaling import PUBLISHED, ScalingLaw, mapping
@@ -230,14 +230,12 @@ def scores_sheet(sources: Sources) -> Sheet:
     if sources.results is None:
         raise InputError("give --results")
     results = sources.results
-    overall = {(row["model"], row["recurrence"]): row for row in outcomes.mean_scores(results).records()}
+    overall = {(row["model"], row["recurrence"]): row for row in mean_scores(results).records()}
     tasks = [name for name in dict.fromkeys(results.columns["task"])
-             if any(row["task"] == name and not outcomes.is_mean(row) for row in results.records())]  # fmt: skip
-    groups = [name for name in outcomes.present_groups(results) if name != outcomes.OVERALL]
+             if any(row["task"] == name and not is_mean(row) for row in results.records())]  # fmt: skip
+    groups = [name for name in present_groups(results) if name != OVERALL]
     by_group = {
-        group: {
-            (row["model"], row["recurrence"]): row["score"] for row in outcomes.mean_scores(results, group).records()
-        }
+        group: {(row["model"], row["recurrence"]): row["score"] for row in mean_scores(results, group).records()}
         for group in groups
     }
     values = {(row["model"], row["recurrence"], row["task"]): row["value"] for row in results.records()}

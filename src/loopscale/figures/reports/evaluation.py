@@ -8,7 +8,10 @@ from typing import Any
 
 from loopscale.core.report import Report
 from loopscale.core.tables import Table
-from loopscale.figures.outcomes import (
+from loopscale.figures.curves import groups
+from loopscale.figures.pictures import Panel
+from loopscale.figures.reports.parts import add_picture, file_facts
+from loopscale.figures.scores import (
     OVERALL,
     draw_downstream,
     draw_scores_by_recurrence,
@@ -16,8 +19,6 @@ from loopscale.figures.outcomes import (
     mean_scores,
     present_groups,
 )
-from loopscale.figures.reports.parts import add_picture, file_facts
-from loopscale.figures.style import Panel, groups
 
 
 def evaluation_report(results: Table, source: str | Path | None = None) -> Report:

@@ -24,8 +24,8 @@ from loopscale.figures.fitting import (
     varied_axes,
 )
 from loopscale.figures.optima import MARKED
+from loopscale.figures.pictures import Panel
 from loopscale.figures.reports.parts import add_picture, add_table
-from loopscale.figures.style import Panel
 from loopscale.fitting import Fit, correlations, identification
 from loopscale.planning import Budget
 from loopscale.planning.profiles import built_experts, choice_span, joint_optimum

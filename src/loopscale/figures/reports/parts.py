@@ -10,7 +10,7 @@ from loopscale.core.files import checksum
 from loopscale.core.quantities import format_count, format_power
 from loopscale.core.report import Report, without_folder
 from loopscale.core.tables import Table
-from loopscale.figures.style import Panel, Picture
+from loopscale.figures.pictures import Panel, Picture
 
 
 def file_facts(path: str | Path | None) -> dict[str, str]:

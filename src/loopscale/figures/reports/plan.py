@@ -11,8 +11,9 @@ from loopscale.core.quantities import format_bytes, format_count
 from loopscale.core.report import Report
 from loopscale.core.tables import Table
 from loopscale.figures.optima import MEMORIES, draw_isoflop_over_recurrence
+from loopscale.figures.pictures import Panel
 from loopscale.figures.reports.parts import add_picture, file_facts
-from loopscale.figures.style import COLOURS, LOSS, Panel, finish, legend, log_ticks, or_new, powers
+from loopscale.figures.style import COLOURS, LOSS, finish, legend, log_ticks, or_new, powers
 from loopscale.planning import Design, Plan, budget_text
 from loopscale.planning.design import card_size, design_text, experts_text
 from loopscale.planning.profiles import isoflop_over_recurrence

@@ -11,11 +11,13 @@ from loopscale.core.report import Report, without_folder
 from loopscale.core.tables import Table
 from loopscale.core.text import capital
 from loopscale.figures.capacity import draw_loss_over_recurrence, loss_over_recurrence
+from loopscale.figures.curves import groups
 from loopscale.figures.fitting import (
     varied_axes,
 )
+from loopscale.figures.pictures import Panel
 from loopscale.figures.reports.parts import add_picture
-from loopscale.figures.style import LOSS, Panel, colour, finish, groups, legend, or_new, powers
+from loopscale.figures.style import LOSS, colour, finish, legend, or_new, powers
 from loopscale.fitting import Observations
 
 AXES = {"active": "active parameters", "tokens": "tokens", "experts": "experts (E)", "recurrence": "passes (R)"}
