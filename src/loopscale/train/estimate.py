@@ -33,7 +33,7 @@ from loopscale.train.job import CPU, Choice, choose, job_of, layout_of, model_wi
 from loopscale.train.memory import recompute_blocks
 from loopscale.train.meter import Meter, watched_storages
 from loopscale.train.optimizers import build_optimizer, fill_state
-from loopscale.train.parallel.process import ParallelProcess, check_shares, stored_type
+from loopscale.train.parallel.process import ParallelProcess, check_shares
 from loopscale.train.step import apply, gradients
 from loopscale.train.timing import block_rate
 
@@ -132,29 +132,7 @@ def estimate(
         choice = choose(config, gpus, listed, number=number, model=model)
         config = choice.config
     check_shares(config, gpus, "GPU")
-    parallel = config.parallel
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=gpus)
-    try:
-        process = _Simulated(
-            torch.device("cpu"),
-            ranks=gpus,
-            dtype=torch.float32 if number == 4 else torch.bfloat16,
-            group=parallel.experts,
-            replicas=parallel.replicas,
-            reduce=parallel.reduce,
-            offload=parallel.offload,
-            stored=stored_type(config.run.precision),
-            meter=Meter(model.vocab_size, OFFLOADED if parallel.offload else ()),
-        )
-        process.check_experts(model.num_experts)
-        stored = _simulate(config, model, process)
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        raise InputError(
-            f"the step reads values of the device ({error.func}), which cannot be simulated: with [parallel] experts "
-            "above 1, set [model] dispatch = 'drop-and-pad'"
-        ) from None
-    finally:
-        dist.destroy_process_group()
+    process, stored = _simulated_step(config, model, gpus, torch.float32 if number == 4 else torch.bfloat16)
     if device == "cpu":  # this machine: its rate is measured, so all of it is reached
         sequences = config.run.batch // config.run.parts // gpus
         rate = block_rate(model, sequences, config.data.context, compiled=compiles(config))
@@ -167,7 +145,7 @@ def estimate(
     moving = _moving_seconds(communication, config, gpus, listed) + closed.copy_seconds
     seconds = step_seconds(compute, closed.traffic_seconds, moving, closed.host_seconds)
     days = expected_days(seconds, config.steps, utilisation)
-    on_host = OFFLOADED if parallel.offload else ()
+    on_host = OFFLOADED if config.parallel.offload else ()
     result = Estimate(
         gpus=gpus,
         device=device,
@@ -194,6 +172,25 @@ def estimate(
         settings={} if choice.best is None else choice.best.layout.settings(),
     )
     return result if result.fits else replace(result, advice=_advice(config, gpus))
+
+
+def _simulated_step(
+    config: TrainConfig, model: LoopedMoEConfig, gpus: int, dtype: torch.dtype
+) -> tuple[_Simulated, float]:
+    """Simulate a step as one of ``gpus`` processes; return it with what it measured, and the share of blocks stored."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=gpus)
+    try:
+        meter = Meter(model.vocab_size, OFFLOADED if config.parallel.offload else ())
+        process = _Simulated.of(config, torch.device("cpu"), 0, gpus, dtype, meter=meter)
+        process.check_experts(model.num_experts)
+        return process, _simulate(config, model, process)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise InputError(
+            f"the step reads values of the device ({error.func}), which cannot be simulated: with [parallel] experts "
+            "above 1, set [model] dispatch = 'drop-and-pad'"
+        ) from None
+    finally:
+        dist.destroy_process_group()
 
 
 def _simulate(config: TrainConfig, model: LoopedMoEConfig, process: _Simulated) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import torch
@@ -95,6 +95,25 @@ class ParallelProcess(Process):
     stored: torch.dtype = torch.float32
     """The type that weights are stored in; routers are always fp32."""
 
+    @classmethod
+    def of(
+        cls, config: TrainConfig, device: torch.device, rank: int, ranks: int, dtype: torch.dtype, **more: Any
+    ) -> Self:
+        """Return a process that shares the work as the settings say."""
+        parallel = config.parallel
+        return cls(
+            device,
+            rank,
+            ranks,
+            dtype,
+            group=parallel.experts,
+            replicas=parallel.replicas,
+            reduce=parallel.reduce,
+            offload=parallel.offload,
+            stored=torch.bfloat16 if config.run.precision == "bf16-weights" else torch.float32,
+            **more,
+        )
+
     def prepare(self, model: LoopedMoEForCausalLM) -> LoopedMoEForCausalLM:
         """Return a meta model with its weights sharded, and memory for this rank's shards."""
         self.check_experts(model.config.num_experts)
@@ -178,11 +197,6 @@ def this_process(config: TrainConfig) -> Process:
     return join(config, device, dtype)
 
 
-def stored_type(name: str) -> torch.dtype:
-    """Return the dtype that ``[run] precision`` stores weights in."""
-    return torch.bfloat16 if name == "bf16-weights" else torch.float32
-
-
 def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> ParallelProcess:
     """Join the process group of this run; impossible settings are refused before that."""
     ranks, rank = launched_ranks(), launched_rank()
@@ -191,11 +205,7 @@ def join(config: TrainConfig, device: torch.device, dtype: torch.dtype) -> Paral
     if device.type == "cuda":
         device = _own_gpu()
     dist.init_process_group(backend, store=rendezvous_store(rank, ranks), rank=rank, world_size=ranks)
-    parallel = config.parallel
-    return ParallelProcess(
-        device, rank, ranks, dtype, parallel.experts, parallel.replicas, parallel.reduce, parallel.offload,
-        stored_type(config.run.precision),
-    )  # fmt: skip
+    return ParallelProcess.of(config, device, rank, ranks, dtype)
 
 
 def rendezvous_store(rank: int, ranks: int) -> Store:
