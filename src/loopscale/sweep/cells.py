@@ -29,6 +29,11 @@ class Cell:
     """Training fields that are axes of the grid, like ``("optimizer.learning_rate", 0.001)``."""
 
     @property
+    def model(self) -> tuple[str, int, int]:
+        """What tells models apart: size, E and R."""
+        return self.size, self.experts, self.recurrence
+
+    @property
     def key(self) -> str:
         """The run's name, which is also its folder's."""
         own = "".join(f"-{name.partition('.')[2]}={_text(value)}" for name, value in self.settings)

@@ -24,6 +24,8 @@ _COUNTS = ("active", "tokens", "recurrence", "experts", "loop", "total")
 _BESIDE = ("seed", "width", "layers", "learning_rate", "training_flops", "real_training_flops")
 _FACTS = (*_COUNTS, *_BESIDE, "validation_loss")
 """What the database holds of every observation."""
+D = "D (raw)"
+"""The column of tokens."""
 _SHOWN = {"optimizer.learning_rate"}
 """Fields that already have a column."""
 
@@ -80,10 +82,6 @@ def observations(sweep: Sweep, store: Store) -> tuple[Observations, dict[str, li
     beside[COUNTING] = [observed.counts.value] * len(rows)
     beside["label"] = [sweep.label(run, run.points[tokens]) for run, tokens, _ in rows]
     return observed, beside
-
-
-D = "D (raw)"
-"""The column of tokens."""
 
 
 def _on_the_way(sweep: Sweep, records: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

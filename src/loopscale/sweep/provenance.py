@@ -36,8 +36,6 @@ def foreign_results(sweep: Sweep, results: Iterable[Result]) -> dict[tuple[str, 
             groups.setdefault(repr(configs[key].data), []).append(result)
     for group in groups.values():
         counts = Counter(str(facts.get("data")) for _, _, facts in group)
-        if len(counts) == 1 and _is_own(sweep, configs[group[0][0]], *counts):
-            continue
         own = _own_digest(sweep, configs[group[0][0]], counts)
         for key, tokens, facts in group:
             if (digest := str(facts.get("data"))) != own:
@@ -73,12 +71,8 @@ def version_note(results: Iterable[Result]) -> str | None:
     return f"observations of several versions of loopscale: {listed}"
 
 
-def _is_own(sweep: Sweep, config: TrainConfig, digest: str) -> bool:
-    """Tell whether the only digest of a group may be the sweep's: it is, or the tokens are not there to compare."""
-    return (_prepared(sweep, config) or digest) == digest
-
-
 def _own_digest(sweep: Sweep, config: TrainConfig, counts: Counter[str]) -> str:
+    """Return the digest of the prepared tokens, or that of most results where the tokens are not there to compare."""
     prepared = _prepared(sweep, config)
     if prepared is not None:
         return prepared

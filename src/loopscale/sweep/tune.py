@@ -245,10 +245,10 @@ class RateSearch:
         first: dict[tuple[str, int, int], Run] = {}
         tune = self.tune
         for run in self.sweep.runs:
-            size, experts, recurrence = run.cell.size, run.cell.experts, run.cell.recurrence
+            size, experts, recurrence = run.cell.model
             is_tuned = size in (tune.size or [size]) and experts in (tune.experts or [experts])
             if is_tuned and recurrence in (tune.recurrence or [recurrence]):
-                first.setdefault((size, experts, recurrence), run)
+                first.setdefault(run.cell.model, run)
         if not first:
             raise InputError(f"{self.sweep.path}: [tune] leaves no size, experts and recurrence of the grid")
         return list(first.values())
@@ -264,8 +264,7 @@ class RateSearch:
         """Add a rate to every cell whose best one at the longest D is at an edge; tell whether any was added."""
         extended = False
         for cell, rates in self.rates.items():
-            where = (cell.size, cell.experts, cell.recurrence)
-            runs = [run for run in short.runs if (run.cell.size, run.cell.experts, run.cell.recurrence) == where]
+            runs = [run for run in short.runs if run.cell.model == cell.model]
             by_rate = [dict(losses.get(run.key, {})).get(max(run.points), math.inf) for run in runs]
             beyond = _next_rate(rates, by_rate)
             if beyond is not None and len(rates) < self.tune.most:

@@ -97,9 +97,20 @@ class TokenStore:
             raise InputError(
                 f"{folder}: there are no tokens here: the folder has no {INDEX}; prepare them with a run first"
             )
-        store = _read_index(where)
-        for shard in chain(*store.shards.values()):
-            _check_size(where / shard.file, shard.tokens * store.dtype.itemsize)
+        file = parse(IndexFile, read_json(where / INDEX), str(where / INDEX))
+        splits = {"train": file.splits.train, "validation": file.splits.validation}
+        shards = {split: tuple(record.shards) for split, record in splits.items()}
+        documents = {split: record.documents for split, record in splits.items()}
+        store = cls(where, file.vocabulary, file.end, file.digest, shards, documents, file.source)
+        remedy = "remove the folder and prepare it again"
+        for shard in chain(*shards.values()):
+            path, wanted = where / shard.file, shard.tokens * store.dtype.itemsize
+            try:
+                size = path.stat().st_size
+            except OSError as error:
+                raise InputError(f"{path}: cannot be read: {error.strerror}", remedy=remedy) from None
+            if size != wanted:
+                raise InputError(f"{path}: has {size} bytes, not {wanted}", remedy=remedy)
         return store
 
     @property
@@ -175,20 +186,3 @@ class MixedStore(TokenStore):
         """Verify every source."""
         for part in self.parts.values():
             part.verify()
-
-
-def _read_index(folder: Path) -> TokenStore:
-    file = parse(IndexFile, read_json(folder / INDEX), str(folder / INDEX))
-    splits = {"train": file.splits.train, "validation": file.splits.validation}
-    shards = {split: tuple(record.shards) for split, record in splits.items()}
-    documents = {split: record.documents for split, record in splits.items()}
-    return TokenStore(folder, file.vocabulary, file.end, file.digest, shards, documents, file.source)
-
-
-def _check_size(path: Path, wanted: int) -> None:
-    try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; remove the folder and prepare it again") from None
-    if size != wanted:
-        raise InputError(f"{path}: has {size} bytes, not {wanted}; remove the folder and prepare it again")
