@@ -19,7 +19,8 @@ import numpy as np
 
 from loopscale.core.errors import InputError
 from loopscale.core.tables import markdown
-from loopscale.fitting.running import RunLog, final_loss, read_log, schedule_of
+from loopscale.fitting.data.run_logs import RunLog, read_log, schedule_of
+from loopscale.fitting.running import final_loss
 from loopscale.scaling.annealing import RateSchedule
 
 LOGS = Path(__file__).parent / "logs.jsonl"

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from loopscale.cli.forecast import forecast_command
 from loopscale.core.errors import InputError
-from loopscale.fitting.running import RunLog, final_loss, read_log
+from loopscale.fitting.data.run_logs import RunLog, read_log
+from loopscale.fitting.running import final_loss
 from loopscale.scaling.annealing import RateSchedule, annealed_loss, rate_factor
 
 STEPS = 2000

@@ -70,7 +70,8 @@ class LiveRun:
 
     def _forecast(self) -> dict[str, Any] | None:
         """Return the loss that the run will end with by its log so far; None while the log is too short."""
-        from loopscale.fitting.running import final_loss, read_log
+        from loopscale.fitting.data.run_logs import read_log
+        from loopscale.fitting.running import final_loss
 
         try:
             found = final_loss(read_log(self.folder))

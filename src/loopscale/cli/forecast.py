@@ -21,9 +21,10 @@ from loopscale.cli.verbs import verb
 from loopscale.core.progress import progress_bar
 from loopscale.fitting import Fit, Observations, fit_groups, forecast
 from loopscale.fitting.data.again import is_law_file
+from loopscale.fitting.data.run_logs import read_log
 from loopscale.fitting.groups import groups_of
 from loopscale.fitting.registered import check_forecasts, check_text, register_forecasts
-from loopscale.fitting.running import RunningForecast, final_loss, read_log
+from loopscale.fitting.running import RunningForecast, final_loss
 from loopscale.scaling import Points, ScalingLaw, find_law
 from loopscale.scaling.annealing import KINDS, RateSchedule
 

@@ -7,9 +7,10 @@ from loopscale.fitting.forecasting import Forecast, Forecasts, forecast
 from loopscale.fitting.groups import GroupedFit, fit_groups
 from loopscale.fitting.likelihood import Profile, correlations, identification, likelihood_profile
 from loopscale.fitting.noise import Noise, intraclass_correlation
+from loopscale.fitting.prediction import LossPrediction
 from loopscale.fitting.resample import Scheme
 from loopscale.fitting.residuals import outliers, residuals_by_axis
-from loopscale.fitting.result import Fit, LossPrediction
+from loopscale.fitting.result import Fit
 from loopscale.fitting.search import Recipe
 from loopscale.fitting.sensitivity import sensitivity
 from loopscale.fitting.warnings import unidentified

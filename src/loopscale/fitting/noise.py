@@ -77,9 +77,7 @@ def run_noise(residuals: FloatArray, run: Runs, free: int) -> float:
     scale = robust_scale(residuals, free)
     if rows > free and independent > free:
         scale *= np.sqrt(independent / (independent - free) * (rows - free) / rows)
-    degrees = max(independent - free, 0.0)
-    variance = (NOISE_WEIGHT * TYPICAL_NOISE**2 + degrees * scale**2) / (NOISE_WEIGHT + degrees)
-    return float(np.sqrt(variance))
+    return _shrunk(scale, max(independent - free, 0.0))
 
 
 def weighted_noise(residuals: FloatArray, weight: FloatArray, free: int) -> float:
@@ -92,7 +90,12 @@ def weighted_noise(residuals: FloatArray, weight: FloatArray, free: int) -> floa
     effective = float(weight.sum() ** 2 / np.sum(weight**2))
     degrees = max(rows - free, 0) * effective / rows
     scale = 1.4826 * median * np.sqrt(rows / max(rows - free, 1))
-    return float(np.sqrt((NOISE_WEIGHT * TYPICAL_NOISE**2 + degrees * scale**2) / (NOISE_WEIGHT + degrees)))
+    return _shrunk(scale, degrees)
+
+
+def _shrunk(deviation: float, degrees: float) -> float:
+    """Return a standard deviation of so many degrees of freedom, shrunk to that of public sweeps."""
+    return float(np.sqrt((NOISE_WEIGHT * TYPICAL_NOISE**2 + degrees * deviation**2) / (NOISE_WEIGHT + degrees)))
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ import numpy as np
 
 import loopscale
 from loopscale.core.arrays import BoolArray, FloatArray
-from loopscale.core.errors import InputError, choice
+from loopscale.core.errors import choice
 from loopscale.core.files import finite, read_json, write_json
-from loopscale.core.quantities import count_of
 from loopscale.core.tables import Table
 from loopscale.fitting.covariance import coefficient_intervals
 from loopscale.fitting.data.observations import Observations
 from loopscale.fitting.frontier import fit_frontier
 from loopscale.fitting.noise import Noise, noise_components, robust_scale, run_effects, run_noise
+from loopscale.fitting.prediction import LossPrediction, one_of_two, predict_loss, read_counts
 from loopscale.fitting.predictive import predictive_spread
 from loopscale.fitting.problem import Problem, build_problem
 from loopscale.fitting.resample import Progress, Scheme, resample
@@ -48,50 +48,6 @@ if TYPE_CHECKING:
 
 KIND, SCHEMA = "fit", 2
 RESAMPLES = 100
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class LossPrediction:
-    """Forecast losses with two intervals: for a new run, and for the curve. Arrays, or numbers for one point."""
-
-    points: Points
-    value: FloatArray
-    """The forecast in nats per token: the law's loss, moved to the frontier that its runs show."""
-    low: FloatArray
-    high: FloatArray
-    """The predictive interval: where the loss of a new run should lie."""
-    law_value: FloatArray
-    """The loss on the fitted curve alone."""
-    law_low: FloatArray
-    law_high: FloatArray
-    """The confidence band of the curve: where resampled laws put their loss."""
-    level: float
-    note: str = ""
-    """How often tokens are seen, whose discount serves where the law has no term for that, and what lies beyond 10x."""
-
-    def table(self) -> Table:
-        """Return one row for each point."""
-        p, shape = self.points, np.shape(self.value) or (1,)
-        return Table.from_arrays(
-            shape, N=p.active, D=p.tokens, E=p.experts, R=p.recurrence, loss=self.value, low=self.low,
-            high=self.high, law=self.law_value, law_low=self.law_low, law_high=self.law_high,
-        )  # fmt: skip
-
-    def to_pandas(self) -> Any:
-        """Return the table as a pandas data frame."""
-        return self.table().to_pandas()
-
-    def __repr__(self) -> str:
-        if np.ndim(self.value):
-            return f"<LossPrediction of {np.size(self.value)} losses with {self.level:.0%} intervals>"
-        return (
-            f"<LossPrediction {float(self.value):.4f} nats; {self.level:.0%} for a new run "
-            f"{float(self.low):.4f} to {float(self.high):.4f}; the curve alone {float(self.law_value):.4f}, "
-            f"{float(self.law_low):.4f} to {float(self.law_high):.4f}{f'; {self.note}' if self.note else ''}>"
-        )
-
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -293,23 +249,25 @@ class Fit:
         too: N_loop, N_total, U. E and R that the law has no term for are refused; repeated tokens take the published
         discount of dense models, and ``note`` says so, and where a point is more than 10x beyond the data.
         """
-        sizes = {"loop": _either(loop, N_loop, "loop", "N_loop"), "total": _either(total, N_total, "total", "N_total"),
-                 "unique": _either(unique, U, "unique", "U")}  # fmt: skip
+        sizes = {
+            "loop": one_of_two(loop, N_loop, "loop", "N_loop"),
+            "total": one_of_two(total, N_total, "total", "N_total"),
+            "unique": one_of_two(unique, U, "unique", "U"),
+        }
         default_E, default_R = default_variables(self.law)
         E, R = default_E if E is None else E, default_R if R is None else R
-        points = Points(
-            _counts(N, "N"), _counts(D, "D"), R, E, *(None if v is None else _counts(v, k) for k, v in sizes.items())
-        )
+        counts = (None if value is None else read_counts(value, name) for name, value in sizes.items())
+        points = Points(read_counts(N, "N"), read_counts(D, "D"), R, E, *counts)
         check_variables(self.law, points.experts, points.recurrence)
         law = self.law if unique is None and U is None else with_repetition(self.law)
         notes = [repetition_text(self.law, points)]
         if (trust := self.law.trust(points)).level == "beyond":
             notes.append(f"more than 10x beyond the data: {'; '.join(trust.reasons)}")
-        return _predicted(law, points, level, "; ".join(filter(None, notes)))
+        return predict_loss(law, points, level, "; ".join(filter(None, notes)))
 
     def predict_points(self, points: Points, level: float = LEVEL) -> LossPrediction:
         """Predict the loss at ``points`` by the fitted law, as it is."""
-        return _predicted(self.law, points, level)
+        return predict_loss(self.law, points, level)
 
     def summary(self, verbose: bool = False) -> str:
         """Return the fit as plain text: law, error, range, coefficients and warnings; ``verbose`` adds all details."""
@@ -443,11 +401,6 @@ def resampled(
     return replace(fit, resamples=rows, scheme=drawn_by, spread=spread)
 
 
-def _predicted(law: ScalingLaw, points: Points, level: float, note: str = "") -> LossPrediction:
-    new_run, (low, high) = law.forecast(points, level), law.interval(points, level)
-    return LossPrediction(points, new_run.loss, new_run.low, new_run.high, new_run.law, low, high, level, note)
-
-
 def fitted_range(data: Observations) -> FittedRange:
     """Return the span of the data along each axis."""
     p = data.points
@@ -455,19 +408,3 @@ def fitted_range(data: Observations) -> FittedRange:
     axes += [] if p.unique_tokens is None else [p.tokens / p.unique]
     spans = [(float(axis.min()), float(axis.max())) for axis in axes]
     return FittedRange(*spans)
-
-
-def _either(value: Any, other: Any, name: str, symbol: str) -> Any:
-    """Return the one of two spellings that is given."""
-    if value is not None and other is not None:
-        raise InputError(f"`{name}` and `{symbol}` are the same", remedy="give one of them")
-    return other if value is None else value
-
-
-def _counts(value: Any, what: str) -> Any:
-    """Return counts as numbers; text like ``"7B"`` is read."""
-    if isinstance(value, str):
-        return count_of(value, what)
-    if isinstance(value, list | tuple):
-        return [_counts(entry, what) for entry in value]
-    return value

@@ -20,7 +20,7 @@ from loopscale.fitting.paper_recipe import paper_recipe
 from loopscale.fitting.problem import NOTHING, Problem, build_problem
 from loopscale.fitting.result import Fit
 from loopscale.fitting.search import Recipe, search
-from loopscale.fitting.starts import check_finite, random_starts, staged_start, start_from, typical
+from loopscale.fitting.starts import check_finite, random_starts, staged_start, start_from
 from loopscale.scaling import OuterLaw, RecurrenceMapping
 
 DELTA = 1e-3
@@ -85,8 +85,7 @@ def solve(problem: Problem, procedure: Procedure, warm: Mapping[str, float] | No
     """
     check_finite(problem)
     if procedure.recipe is Recipe.PAPER:
-        points = (problem.point(typical(problem)) if warm is None else start_from(problem, warm))[None, :]
-        find = paper_recipe
+        points, find = start_from(problem, warm or {})[None, :], paper_recipe
     else:
         first = staged_start(problem) if warm is None else start_from(problem, warm)
         points = np.concatenate([first[None, :], random_starts(problem, procedure.starts - 1, procedure.seed)])

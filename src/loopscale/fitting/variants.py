@@ -227,7 +227,7 @@ def gate(
     a column ``tokens_per_second`` on both sides the wall clock is compared too. ``outer`` and ``mapping`` choose the
     baseline's form.
     """
-    runs = variant if isinstance(variant, Observations) else Observations.of(variant)
+    runs = Observations.of(variant)
     base, rows = _baseline(against, resamples, seed, outer, mapping)
     flops = runs.points.train_flops
     size = runs.points.unrolled
@@ -267,7 +267,7 @@ def _baseline(
         law = find_law(against if isinstance(against, ScalingLaw) else str(against))
         spread = law.spread.noise if law.spread is not None else (law.rmse or 0.0) / 3
         return LawBaseline(law, max(float(spread), CURVE_NOISE)), None
-    rows = against if isinstance(against, Observations) else Observations.of(against)
+    rows = Observations.of(against)
     p = rows.points
     along_a_line = float(np.std(np.log(p.tokens / p.active))) < OWN_LINE
     if len(rows.runs) < LEAST_LAW_ROWS or along_a_line:

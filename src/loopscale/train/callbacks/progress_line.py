@@ -16,7 +16,8 @@ from rich.progress import (
 from loopscale.core.errors import InputError
 from loopscale.core.progress import bars, occasional_lines
 from loopscale.core.quantities import format_duration
-from loopscale.fitting.running import final_loss, read_log
+from loopscale.fitting.data.run_logs import read_log
+from loopscale.fitting.running import final_loss
 from loopscale.train.callbacks.callback import Callback
 
 UNBALANCED = 2.0
