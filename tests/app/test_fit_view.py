@@ -81,6 +81,9 @@ def law_is_drawn(page) -> None:
     page.select_option("#curve-kind", "1")
     assert page.inner_text("#forecast-said") != last
     assert page.locator("#fit-result svg.span").count() >= 5
+    exponent = page.locator("#fit-result tr", has_text="exponent of the parameters").first.locator("td")
+    low, high = re.findall(r"\S*\d", exponent.nth(4).inner_text())
+    assert 0 < float(low) < float(exponent.nth(2).inner_text()) < float(high)  # as papers print it
     assert not re.search(r"\b[ER]=\d", page.inner_text("#chart-residuals"))
 
 

@@ -89,6 +89,7 @@ def fit_work(text: str, options: FitOptions, report: Report) -> dict[str, Any]:
         **_curves(fitted),
         "form": str(fitted.law.form),
         "meanings": {term.name: term.meaning for term in fitted.law.terms},
+        "signs": {term.name: term.published_sign for term in fitted.law.terms},
         "fixed": list(fitted.fixed),
         "summary": fitted.summary(),
         "rows": len(data),

@@ -147,12 +147,11 @@ function outliers(result) {
 
 function coefficients(result) {
   const known = new Map(rows(result.identification).map((row) => [row.coefficient, row]));
-  const list = Object.entries(result.coefficients).map(([name, value]) => ({
-    name,
-    value,
-    span: result.intervals?.[name],
-    known: known.get(name),
-  }));
+  const list = Object.entries(result.coefficients).map(([name, value]) => {
+    const sign = result.signs?.[name] ?? 1; // exponents are shown as papers print them: positive
+    const span = result.intervals?.[name]?.map((end) => sign * end).sort((a, b) => a - b);
+    return { name, value: sign * value, span, known: known.get(name) };
+  });
   const columns = [
     { name: "coefficient", left: true, cell: (d) => d.name },
     { name: "what it is (sizes and tokens in billions)", left: true, class: "about-term", cell: (d) => result.meanings[d.name] },
