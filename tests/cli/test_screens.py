@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_commands import run
 
+from loopscale.cli.output import print_wide_table
 from loopscale.fitting.data.public import simulate_sweep
 from pages import ROOT, steps
 
@@ -84,6 +85,14 @@ def test_the_readmes_commands_print_one_screen(command, terminal, capsys):
 )
 def test_other_commands_print_one_screen(command, terminal, capsys):
     check_screen(run(capsys, *shlex.split(command)))
+
+
+def test_a_wide_table_becomes_several_that_fit(terminal, capsys):
+    passes = [f"R={k}" for k in range(1, 13)]
+    print_wide_table("Psi", ["E", *passes], [[str(E), *["1.0000 ± 0.0000"] * 12] for E in (1, 2)])
+    text = capsys.readouterr().out
+    check_screen(text)
+    assert [word for word in text.split() if word.startswith("R=")] == passes
 
 
 def test_verbose_prints_more(terminal, capsys):

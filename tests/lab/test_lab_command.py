@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from loopscale.cli.lab.scores import NAMES
 from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError
 from loopscale.lab.charts import bar
@@ -141,10 +142,15 @@ def test_a_bar_is_as_long_as_its_share() -> None:
     assert bar(1.0, 4) == "████"
 
 
-def test_tasks_are_listed_with_samples() -> None:
-    result = CliRunner().invoke(cli, ["lab", "tasks"])
+def test_tasks_are_listed_on_one_screen_and_shown_one_by_one_with_a_problem() -> None:
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(cli, ["lab", "tasks"])
     assert result.exit_code == 0
-    assert result.stdout.count("answers ") == 9
+    lines = result.stdout.splitlines()
+    assert len(lines) <= 22
+    assert max(map(len, lines)) <= 80
+    for name in NAMES:
+        assert any(line.startswith(name) for line in lines)
+        assert CliRunner().invoke(cli, ["lab", "tasks", name]).stdout.count("answers ") == 1
 
 
 def test_eval_of_a_task_is_its_score_at_each_recurrence(trained: tuple[Path, dict[str, object]]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli.output import print_json, say
+from loopscale.cli.output import print_json, say, say_facts
 from loopscale.cli.params import (
     COUNT,
     WHOLE,
@@ -136,21 +136,23 @@ def _print(prediction: Prediction, law: ScalingLaw) -> None:
     design = prediction.design
     outside = set(design.extrapolated)
     loss = mark(f"{prediction.loss:.4f}", bool(outside))
-    band = f" ({interval_text(prediction.interval, prediction.uncertainty, prediction.trust.level)})"
-    say(f"loss {loss} nats per token{band}", bold=True)
+    band = interval_text(prediction.interval, prediction.uncertainty, prediction.trust.level)
+    say(f"loss {loss} nats per token ({band})", bold=True)
     tokens = mark(format_count(design.tokens), "tokens" in outside)
     law_name = law_text(law.name, 0 if law.resamples is None else len(law.resamples))
     say(f"{design.rung}: {design_text(design)}, on {tokens} tokens; law {law_name}")
-    if design.recurrence > 1:
-        limit = prediction.largest_multiplier
-        most = "without bound" if limit is None else f"at most {limit:.3f}x N_act"
-        say(f"  as good as {card_size(design.effective_parameters)} without looping; more passes reach {most}")
-    unrolled = f"N_unroll {format_size(design.unrolled)}"
-    say(f"  training   {training_text(design)}")
-    if prediction.devices is not None:
-        say(f"  {prediction.devices.text()}")
-    say(f"  inference  {format_power(design.inference_flops, 4)} FLOPs per generated token (2 N_unroll)")
-    say(f"  {law_counts_text(design)}, {unrolled}")
+    limit = prediction.largest_multiplier
+    most = "without bound" if limit is None else f"at most {limit:.3f}x N_act"
+    as_good = f"as good as {card_size(design.effective_parameters)} without looping; more passes reach {most}"
+    say_facts(
+        {
+            "looping": as_good if design.recurrence > 1 else "",
+            "training": training_text(design),
+            "devices": "" if prediction.devices is None else prediction.devices.text(),
+            "inference": f"{format_power(design.inference_flops, 4)} FLOPs per generated token (2 N_unroll)",
+            "counts": f"{law_counts_text(design)}, N_unroll {format_size(design.unrolled)}",
+        }
+    )
     say(trust_text(prediction.trust))
     if outside:
         say(legend(outside))

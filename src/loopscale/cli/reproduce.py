@@ -10,6 +10,7 @@ from loopscale.cli.output import print_json, print_table, say
 from loopscale.cli.params import output_options
 from loopscale.cli.reproduction import MEANINGS, Line, PublicComparison, public_comparisons, reproduction, summary
 from loopscale.cli.reproduction.line import DISAGREES
+from loopscale.cli.reproduction.public import MAPPINGS
 from loopscale.cli.verbs import verb
 from loopscale.core.report import Report, check_report_path
 from loopscale.core.tables import Table
@@ -65,13 +66,16 @@ def _screen(lines: list[Line], public: list[PublicComparison], missing: list[str
     counts = [(word, str(sum(line.status == word for line in lines)), meaning) for word, meaning in MEANINGS.items()]
     print_table("", ("status", "lines", "meaning"), counts, left=("status", "meaning"))
     if public:
-        rows = [(one.sweep, one.held_out, *(f"{getattr(one, name):.4f}" for name in ("linear", "power", "bounded")))
-                for one in public]  # fmt: skip
+        rows = [(one.sweep, one.held_out, *_errors(one)) for one in public]
         print_table("The held-out comparison on public looped runs (RMSE, nats)",
-                    ("sweep", "held out", "linear", "power", "bounded"), rows, left=("sweep", "held out"))  # fmt: skip
+                    ("sweep", "held out", *MAPPINGS), rows, left=("sweep", "held out"))  # fmt: skip
     for sentence in missing:
         say(sentence)
     say("next: loopscale reproduce --status disagrees; all lines with --verbose or --report")
+
+
+def _errors(comparison: PublicComparison) -> tuple[str, ...]:
+    return tuple(f"{getattr(comparison, name):.4f}" for name in MAPPINGS)
 
 
 def _row(line: Line) -> tuple[str, ...]:
@@ -95,12 +99,8 @@ def _report(lines: list[Line], public: list[PublicComparison], missing: list[str
     report.heading("The held-out comparison on public looped runs")
     report.text("The paper's sweep is not public. These are the same mappings on real runs of dense looped models.")
     if public:
-        names = ("linear", "power", "bounded")
-        rows = [
-            (one.sweep, one.held_out, str(one.rows), *(f"{getattr(one, name):.4f}" for name in names), one.lowest)
-            for one in public
-        ]
-        report.table(("sweep", "held out", "rows", *names, "lowest"), rows)
+        rows = [(one.sweep, one.held_out, str(one.rows), *_errors(one), one.lowest) for one in public]
+        report.table(("sweep", "held out", "rows", *MAPPINGS, "lowest"), rows)
     for sentence in missing:
         report.text(sentence)
     report.provenance(law="looped-moe-2026")

@@ -31,7 +31,7 @@ def lab_command() -> None:
     loopscale lab s3 --shipped   # a model that is already trained, in seconds
     loopscale lab two-axes       # recurrence and experts, on reasoning and on knowledge
     loopscale lab downstream     # both in one model, at matched training FLOPs
-    loopscale lab tasks          # every task, with a sample
+    loopscale lab tasks          # every task; `lab tasks hops` shows a problem
     loopscale lab gym chain_sum --out sums   # problems of reasoning-gym as rows to train on
     """
     check_extra("train", "loopscale lab")

@@ -27,26 +27,34 @@ def _problem_options(problems: int) -> Callable[[Any], Any]:
 
 
 @verb("tasks")
+@click.argument("name", type=click.Choice(NAMES), required=False)
 @json_option
-def tasks_command(as_json: bool) -> None:
-    """List the tasks, each with a problem and its answers.
+def tasks_command(name: str | None, as_json: bool) -> None:
+    """List the tasks, or show a problem of one and its answers.
 
     A training file uses one with ``[data] task = "s3"`` and ``difficulty = 12``.
+
+    \b
+    loopscale lab tasks
+    loopscale lab tasks hops
     """
     from loopscale.train.data.labels import fixed_problems
     from loopscale.train.data.puzzles import TASKS
 
-    tasks = [TASKS[name](TASKS[name].usual) for name in NAMES]
+    tasks = [TASKS[task](TASKS[task].usual) for task in ((name,) if name else NAMES)]
     if as_json:
         fields = ("name", "kind", "about", "counts", "difficulty", "length", "vocabulary", "chance")
         print_json([{field: getattr(task, field) for field in fields} for task in tasks])
-        return
-    for task in tasks:
+    elif name is None:
+        rows = [(task.name, f"{task.chance:.3f}", f"{task.difficulty:,} {task.counts}", task.about) for task in tasks]
+        columns = ("task", "chance", "difficulty", "about")
+        print_table("", columns, rows, left=("task", "difficulty", "about"))
+        say("`loopscale lab tasks NAME` shows a problem and its answers.")
+    else:
+        (task,) = tasks
         ids_BT, _ = fixed_problems(task, 1, "validation")
-        click.echo(
-            f"{task.name}: {task.about} Difficulty: {task.difficulty:,} {task.counts}; chance {task.chance:.3f}."
-        )
-        click.echo("".join(f"    {line}\n" for line in task.show(ids_BT[0]).splitlines()))
+        say(f"{task.name}: {task.about} Difficulty: {task.difficulty:,} {task.counts}; chance {task.chance:.3f}.")
+        click.echo("".join(f"    {line}\n" for line in task.show(ids_BT[0]).splitlines()), nl=False)
 
 
 @verb("score")
