@@ -222,12 +222,12 @@ class Grid:
             memory_B = np.array([np.inf if self.budget.memory is None else self.budget.memory])
         usable_ZFSKP = self.admissible_ZFSKP & self.within(lifted="memory")
         usable = usable_ZFSKP.reshape(*usable_ZFSKP.shape[:2], -1)
-        kept = np.flatnonzero(usable.any(axis=(0, 1)))  # most candidates are admissible under no law
-        if not kept.size:
+        possible = np.flatnonzero(usable.any(axis=(0, 1)))  # most candidates are admissible under no law
+        if not possible.size:
             return np.full((*usable.shape[:2], len(memory_B)), -1)
-        loss = np.where(usable[..., kept], self.loss_ZFSKP.reshape(usable.shape)[..., kept], np.inf)
-        best = best_within(loss, self.memory_SKP.ravel()[kept], memory_B)
-        return np.where(best >= 0, kept[np.maximum(best, 0)], -1)
+        loss = np.where(usable[..., possible], self.loss_ZFSKP.reshape(usable.shape)[..., possible], np.inf)
+        best = best_within(loss, self.memory_SKP.ravel()[possible], memory_B)
+        return np.where(best >= 0, possible[np.maximum(best, 0)], -1)
 
 
 def design_label(size: str, experts: tuple[float, float], recurrence: int) -> str:
@@ -346,11 +346,11 @@ def matched_tokens(space: Space, passes: IntArray, budget: Budget, flops: FloatA
     tokens = costs.tokens_for(flops[:, None, None, None], unrolled, budget.serve_tokens or 0.0)
     if real is not None:
         serving = costs.inference_flops(unrolled) * (budget.serve_tokens or 0.0)
-        taken = recipe_flops_per_token(space, passes)
+        per_token = recipe_flops_per_token(space, passes)
         if space.overheads:
             overhead = space.overhead(passes)
-            taken = taken * np.where(np.isfinite(overhead), overhead, 1.0)
-        tokens = np.minimum(tokens, (real - serving) / taken)
+            per_token = per_token * np.where(np.isfinite(overhead), overhead, 1.0)
+        tokens = np.minimum(tokens, (real - serving) / per_token)
     if budget.max_tokens is not None:
         tokens = np.minimum(tokens, budget.max_tokens)
     return np.asarray(np.maximum(tokens, 0.0))

@@ -164,8 +164,8 @@ FORMULAS: tuple[Callable[[Grid], Limit | None], ...] = (_serving, _one_token, _m
 
 def limits_of(grid: Grid) -> tuple[Limit, ...]:
     """Return every limit that the budget sets."""
-    made = (formula(grid) for formula in (_devices, *FORMULAS))
-    return (*(limit for limit in made if limit is not None), *own_limits(grid))
+    limits = (formula(grid) for formula in (_devices, *FORMULAS))
+    return (*(limit for limit in limits if limit is not None), *own_limits(grid))
 
 
 def own_limits(grid: Grid) -> Iterator[Limit]:

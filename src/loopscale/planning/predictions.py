@@ -152,10 +152,10 @@ def _one_model(
         return _counted_model(float(whole_count_of(N, "N")), experts, recurrence or 1, loop, total)
     if loop is not None or total is not None:
         raise InputError("`loop_params` and `total_params` describe a model given by its size; give `params` with them")
-    one = rung(model, experts) if isinstance(model, str) else model
-    if not isinstance(one, Architecture):
+    architecture = rung(model, experts) if isinstance(model, str) else model
+    if not isinstance(architecture, Architecture):
         raise InputError(f"predict: model is {shown(model)}; give an architecture or a rung like '1.0B'")
-    return architecture_space([one], [one.recurrence if recurrence is None else recurrence])
+    return architecture_space([architecture], [architecture.recurrence if recurrence is None else recurrence])
 
 
 def _counted_model(
@@ -172,11 +172,11 @@ def _counted_model(
         raise InputError("`loop_params` is larger than `params`, of which it is a part")
     if stored < N:
         raise InputError("`total_params` is smaller than `params`, which is a part of it")
-    one = size_space([N])
+    space = size_space([N])
     return replace(
-        one, recurrences=np.array([recurrence]), loop=np.full_like(one.active, looped),
-        total=np.full_like(one.active, stored), parameters=np.full_like(one.active, stored),
-        experts=np.full_like(one.active, experts),
+        space, recurrences=np.array([recurrence]), loop=np.full_like(space.active, looped),
+        total=np.full_like(space.active, stored), parameters=np.full_like(space.active, stored),
+        experts=np.full_like(space.active, experts),
     )  # fmt: skip
 
 

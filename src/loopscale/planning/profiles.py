@@ -104,21 +104,21 @@ def experts_map(
         for p in range(space.shape[2])
     ]
     best_ZBP = np.stack(per_pass, axis=-1)
-    found, (s, k) = best_ZBP[0] >= 0, np.unravel_index(np.maximum(best_ZBP[0], 0), space.active.shape)
+    fits, (s, k) = best_ZBP[0] >= 0, np.unravel_index(np.maximum(best_ZBP[0], 0), space.active.shape)
     loss = grid.loss_ZFSKP[0, 0][s, k, np.arange(space.shape[2])]
     return _known(
-        found.shape,
+        fits.shape,
         memory=memory_B[:, None],
         recurrence=space.recurrences,
-        best_experts=np.where(found, space.experts[s, k], np.nan),
+        best_experts=np.where(fits, space.experts[s, k], np.nan),
         **_spans(
             "best_experts", np.where(best_ZBP[1:] >= 0, space.experts.ravel()[np.maximum(best_ZBP[1:], 0)], np.nan)
         ),
-        rung=np.where(found, np.array(space.names)[s], ""),
-        loss=np.where(found, loss, np.nan),
+        rung=np.where(fits, np.array(space.names)[s], ""),
+        loss=np.where(fits, loss, np.nan),
         agreement=agreement(best_ZBP),
-        extrapolated=np.where(found, outside_text(grid)[0][s, k, np.arange(space.shape[2])], ""),
-        trust=np.where(found, grid.trust_FSKP[0][s, k, np.arange(space.shape[2])], ""),
+        extrapolated=np.where(fits, outside_text(grid)[0][s, k, np.arange(space.shape[2])], ""),
+        trust=np.where(fits, grid.trust_FSKP[0][s, k, np.arange(space.shape[2])], ""),
     )
 
 
@@ -135,23 +135,23 @@ def joint_optimum(
     grid = evaluate(law, space, replace(budget, memory=None), eps=eps, rule=rule)
     memory_B = np.atleast_1d(np.asarray(memory, float))
     picks_ZFB = grid.optimum(memory_B)
-    found, (s, k, p) = picks_ZFB[0, 0] >= 0, np.unravel_index(np.maximum(picks_ZFB[0, 0], 0), space.shape)
+    fits, (s, k, p) = picks_ZFB[0, 0] >= 0, np.unravel_index(np.maximum(picks_ZFB[0, 0], 0), space.shape)
     columns = {
         "memory": memory_B,
-        "rung": np.where(found, np.array(space.names)[s], ""),
-        "active": np.where(found, space.active[s, k], np.nan),
-        "experts": np.where(found, space.experts[s, k], np.nan),
-        "recurrence": np.where(found, space.recurrences[p], 0),
-        "tokens": np.where(found, grid.tokens_FSKP[0][s, k, p], np.nan),
-        "loss": np.where(found, grid.loss_ZFSKP[0, 0][s, k, p], np.nan),
+        "rung": np.where(fits, np.array(space.names)[s], ""),
+        "active": np.where(fits, space.active[s, k], np.nan),
+        "experts": np.where(fits, space.experts[s, k], np.nan),
+        "recurrence": np.where(fits, space.recurrences[p], 0),
+        "tokens": np.where(fits, grid.tokens_FSKP[0][s, k, p], np.nan),
+        "loss": np.where(fits, grid.loss_ZFSKP[0, 0][s, k, p], np.nan),
         "agreement": near_agreement(grid, picks_ZFB)[0],
-        "extrapolated": np.where(found, outside_text(grid)[0][s, k, p], ""),
-        "trust": np.where(found, grid.trust_FSKP[0][s, k, p], ""),
+        "extrapolated": np.where(fits, outside_text(grid)[0][s, k, p], ""),
+        "trust": np.where(fits, grid.trust_FSKP[0][s, k, p], ""),
     }
     if len(grid.loss_ZFSKP) > 1:
         low, high = np.percentile(grid.loss_ZFSKP[1:, 0][:, s, k, p], [5, 95], axis=0)
-        columns |= {"loss_low": np.where(found, low, np.nan), "loss_high": np.where(found, high, np.nan)}
-    return _known(found.shape, **columns, **_choice_spans(space, picks_ZFB[1:, 0]))
+        columns |= {"loss_low": np.where(fits, low, np.nan), "loss_high": np.where(fits, high, np.nan)}
+    return _known(fits.shape, **columns, **_choice_spans(space, picks_ZFB[1:, 0]))
 
 
 def _choice_spans(space: Space, picks_ZB: IntArray) -> dict[str, FloatArray]:

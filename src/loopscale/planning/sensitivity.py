@@ -177,9 +177,9 @@ def cache_policies(search: Search) -> tuple[CachePolicy, ...]:
         f"first pass plus a window of {KEPT_WINDOW}": {"kept_passes": None, "kept_window": KEPT_WINDOW},
     }
     rows = []
-    for policy, kept in policies.items():
+    for policy, settings in policies.items():
         try:
-            grid, pick, loss = _best_under(replace(search.budget, **kept), search)
+            grid, pick, loss = _best_under(replace(search.budget, **settings), search)
         except InputError:  # nothing fits
             continue
         rows.append(CachePolicy(policy, grid.label(pick), loss, float(grid.kv_bytes_SKP.ravel()[pick])))

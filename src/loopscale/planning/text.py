@@ -107,8 +107,8 @@ def confidence(plan: Plan) -> str:
     sentence = "Chosen by the lowest loss alone" if plan.rule.value == "loss" else _lead(plan, eps)
     if plan.agreement is not None:
         votes = [vote for vote in plan.votes[:4] if vote.share >= 0.05]
-        own = ", ".join(f"{vote.design} {vote.share:.0%}" for vote in votes)
-        choices = f"; the refits pick {own}" if own and votes[0].share >= 0.2 else ""
+        picked = ", ".join(f"{vote.design} {vote.share:.0%}" for vote in votes)
+        choices = f"; the refits pick {picked}" if picked and votes[0].share >= 0.2 else ""
         tie = plan.eps or plan.law_eps or 0.0  # the rule "loss" has no eps
         sentence += f". Within {tie:.3g} of the best in {share_text(plan.agreement, plan.resamples)} refits{choices}"
     law = law_text(plan.law, plan.resamples)
