@@ -15,21 +15,18 @@ from loopscale.architecture.layers import (
     LatentAttention,
     Layer,
     MixtureOfExperts,
-    QKNorm,
 )
 from loopscale.core.records import built, record_of
 from loopscale.core.schemas import Between, File, parse
 
 Positive = Annotated[int, Between(1, LARGEST)]
 Natural = Annotated[int, Between(0, LARGEST)]
-_TYPES: dict[str, Any] = {
-    "Size": Positive, "int": Positive, "int | None": Positive | None, "bool": bool, "str": str, "QKNorm": QKNorm,
-}  # fmt: skip
+_TYPES: dict[str, Any] = {"Size": Positive, "int": Positive, "int | None": Positive | None}
 """The type in a file, by the annotation of the dataclass field; the records of other classes join below."""
 
 
 def _record(part: type[Any], **overrides: Any) -> Any:
-    return record_of(part, _TYPES, kind=KINDS.get(part), overrides=overrides)
+    return record_of(part, _TYPES, kind=KINDS.get(part), **overrides)
 
 
 _TYPES["Attention | LatentAttention"] = Annotated[

@@ -23,19 +23,20 @@ _CLASSES: dict[type[Record], type[Any]] = {}
 
 def record_of(
     part: type[Any],
-    types: Mapping[str, Any],
+    types: Mapping[str, Any] | None = None,
     *,
     kind: str | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    **overrides: Any,
 ) -> Any:
     """Return the record of a dataclass: its fields, the docstrings below them, and the checks that it makes itself.
 
-    ``types`` holds the type in a file by the annotation of a field, ``overrides`` by the name of a field where a file
-    is stricter. A record that is one of several alternatives states its ``kind``.
+    A file has the types of the dataclass, unless ``types`` holds another by the annotation of a field, or ``overrides``
+    by its name. A record that is one of several alternatives states its ``kind``.
     """
     described: dict[str, Any] = {} if kind is None else {"kind": (Literal[kind], ...)}
-    stricter = overrides or {}
-    described |= _fields(part, {f.name: stricter.get(f.name) or types[str(f.type)] for f in fields(part)})
+    hints, stated = get_type_hints(part, include_extras=True), types or {}
+    chosen = {f.name: overrides.get(f.name) or stated.get(str(f.type)) or hints[f.name] for f in fields(part)}
+    described |= _fields(part, chosen)
     checks: dict[str, Any] = {"checked": model_validator(mode="after")(_checked)}
     record = create_model(part.__name__, __base__=Record, __doc__=part.__doc__, __validators__=checks, **described)
     _CLASSES[record] = part

@@ -20,46 +20,32 @@ from loopscale.scaling.trust import FittedRange, Span, Spread
 
 NotNegative = Annotated[float, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0)]
-_TYPES = {"float": float, "float | None": float | None, "int": Annotated[int, Field(ge=0)], "Span": Span | None}
-UnitsRecord = record_of(Units, _TYPES)
-RangeRecord = record_of(FittedRange, _TYPES)
+Natural = Annotated[int, Field(ge=0)]
+
+UnitsRecord = record_of(Units)
+RangeRecord = record_of(FittedRange, {"Span": Span | None})
 SpreadRecord = record_of(
-    Spread,
-    _TYPES,
-    overrides={
-        "noise": NotNegative,
-        "growth": NotNegative,
-        "frontier": Positive,
-        "within": NotNegative | None,
-    },
+    Spread, {"int": Natural}, noise=NotNegative, growth=NotNegative, frontier=Positive, within=NotNegative | None
 )
 ProportionsRecord = record_of(
     Proportions,
-    _TYPES,
-    overrides={
-        "experts": Annotated[float, Field(ge=1)],
-        "recurrence": Annotated[float, Field(ge=1)],
-        "loop_share": Annotated[float, Field(ge=0, le=1)],
-        "m": Annotated[float, Field(gt=0, le=1)],
-    },
+    experts=Annotated[float, Field(ge=1)],
+    recurrence=Annotated[float, Field(ge=1)],
+    loop_share=Annotated[float, Field(ge=0, le=1)],
+    m=Annotated[float, Field(gt=0, le=1)],
 )
-CostRecord = record_of(StatedCost, _TYPES, overrides={"factor": Positive, "smallest": Positive, "largest": Positive})
+CostRecord = record_of(StatedCost, factor=Positive, smallest=Positive, largest=Positive)
 FrontierRecord = record_of(
     Frontier,
-    _TYPES,
-    overrides={
-        "flops": Positive,
-        "draws": tuple[tuple[float, float, float], ...],
-        "size": Positive | None,
-        "models": ProportionsRecord,
-        "cost": CostRecord,
-        "noise": NotNegative | None,
-    },
+    {"int": Natural},
+    flops=Positive,
+    size=Positive | None,
+    models=ProportionsRecord,
+    cost=CostRecord,
+    noise=NotNegative | None,
 )
-_CHOICES = {"str": str, "bool": bool, "int": int, "str | None": str | None, "Mapping[str, str]": dict[str, str],
-            "Mapping[str, float]": dict[str, Positive]}  # fmt: skip
-ReadingRecord = record_of(Reading, _CHOICES)
-ProvenanceRecord = record_of(Provenance, _CHOICES | {"Reading": ReadingRecord}, overrides={"rows": _TYPES["int"]})
+ReadingRecord = record_of(Reading, units=dict[str, Positive])
+ProvenanceRecord = record_of(Provenance, reading=ReadingRecord, rows=Natural)
 
 
 class ExpressionRecord(Record):
