@@ -111,11 +111,11 @@ def predict(
     space = _one_model(model, experts, N, recurrence, loop_params, total_params)
     count = _tokens(tokens, D, flops, real_flops, space)
     unique = None if unique_tokens is None else whole_count_of(unique_tokens, "unique_tokens")
-    own, law = law, law if unique is None else with_repetition(law)
+    original_law, law = law, law if unique is None else with_repetition(law)
     grid = evaluate(law, space, Budget(tokens=count, unique_tokens=unique), rule=Rule.LOSS)
     design, points = design_at(grid, 0, 0), grid.points.rows((0, 0, 0, 0))
     refusals.check_variables(law, points.experts, points.recurrence)
-    trust = law.trust(points).noting(repetition_text(own, points), uncertainty_text(law.uncertainty))
+    trust = law.trust(points).noting(repetition_text(original_law, points), uncertainty_text(law.uncertainty))
     what = f"{design.label} on {format_count(count)} tokens"
     refusals.check_answer(what, law, trust, extrapolate=extrapolate, allow_degenerate=allow_degenerate)
     most = float(law.largest_multiplier(points))

@@ -78,7 +78,7 @@ class Search:
     """Every candidate's loss and costs."""
     chosen: int
     """The choice, as a flat index over (S, K, P)."""
-    own: ScalingLaw
+    original_law: ScalingLaw
     """The law as it was given; ``law`` has a term for repeated tokens too, where they are limited."""
     _designs: dict[int, Design] = field(default_factory=dict, repr=False)
     """Designs by flat index: tables, fronts and sentences name many of them twice."""
@@ -124,7 +124,7 @@ class Search:
         """How far the prediction for the choice can be trusted."""
         reasons = [f"the best {AXIS_TEXT[edge.axis]} is at the edge of the search" for edge in self.edges]
         points, runs = self.points(self.chosen), None if self.law.frontier is None else self.law.frontier.models
-        reasons.append(repetition_text(self.own, points))
+        reasons.append(repetition_text(self.original_law, points))
         if runs is not None and runs.loop_share and points.loop is not None and self.choice.recurrence > 1:
             share = float(points.loop / points.active)
             if abs(share - runs.loop_share) > LOOP_SHARE_APART:
@@ -353,10 +353,10 @@ def search(
         space = default_space(law)
     refusals.check_budget(budget)
     refusals.check_variables(law, space.experts, space.recurrences)
-    own, law = law, law if budget.unique_tokens is None else with_repetition(law)
+    original_law, law = law, law if budget.unique_tokens is None else with_repetition(law)
     bare, pick = best_design(law, space, budget, eps, rule)
     grid = bare if law.resamples is None else evaluate(law, bare.space, budget, eps=bare.eps, rule=rule)
-    result = Search(grid, pick, own)
+    result = Search(grid, pick, original_law)
     refusals.check_answer(
         f"the best design, {result.choice.label},", law, result.trust, extrapolate=extrapolate,
         allow_degenerate=allow_degenerate, searched=True, instead=result.nearer_text,
