@@ -1,13 +1,12 @@
 """Outer laws on repeated data, each on top of any other outer law.
 
-A new extension is one class here, its entry in ``EXTENSIONS``, and its test.
+A new extension is one class here, and its test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -43,21 +42,32 @@ O = Coefficient(  # noqa: E741
 NU = Coefficient("nu", 0.05, 4.0, "exponent of the overfitting term", Term.REPETITION, Role.SHAPE, 0.6, positive=True)
 
 
+EXTENSIONS: dict[str, type[Extension]] = {}
+"""By suffix: ``outer_law("kaplan+repetition")`` extends any outer law. ``OUTER_LAWS`` lists the usual ones."""
+
+
 class Extension(OuterLaw):
     """Another outer law, ``inner``, with further coefficients for tokens that are seen several times.
 
     Its name is that of the other law, a plus sign and ``suffix``: ``chinchilla+repetition``. Without repeated tokens
-    it is the other law.
+    it is the other law. A subclass that states its ``suffix`` joins ``EXTENSIONS``.
     """
 
     uses_unique = True
+    suffix: ClassVar[str]
+    addition: ClassVar[str]
+    """What texts add to the title of the other law."""
+    own: ClassVar[tuple[Coefficient, ...]]
 
-    def __init__(self, inner: OuterLaw, suffix: str, title: str, own: tuple[Coefficient, ...]) -> None:
+    def __init_subclass__(cls) -> None:
+        EXTENSIONS[cls.suffix] = cls
+
+    def __init__(self, inner: OuterLaw) -> None:
         if inner.uses_unique:
-            raise InputError(f"{inner.title} depends on unique tokens already; it cannot be extended by {suffix}")
-        self.inner, self.suffix, self.own = inner, suffix, own
-        self.name, self.title = f"{inner.name}+{suffix}", f"{inner.title} {title}"
-        self.coefficients = (*inner.coefficients, *own)
+            raise InputError(f"{inner.title} depends on unique tokens already; it cannot be extended by {self.suffix}")
+        self.inner = inner
+        self.name, self.title = f"{inner.name}+{self.suffix}", f"{inner.title} {self.addition}"
+        self.coefficients = (*inner.coefficients, *self.own)
         self.uses_experts, self.uses_tokens, self.rescales = inner.uses_experts, inner.uses_tokens, inner.rescales
 
     def loss(self, c: Values, N: Any, D: Any, E: Any) -> Any:
@@ -76,7 +86,7 @@ class Extension(OuterLaw):
 
     def at_one_expert(self, c: Values) -> tuple[OuterLaw, dict[str, Any]]:
         inner, values = self.inner.at_one_expert(c)
-        return EXTENSIONS[self.suffix](inner), values | {term.name: c[term.name] for term in self.own}
+        return type(self)(inner), values | {term.name: c[term.name] for term in self.own}
 
     def typical(self, loss: Any, N: Any, D: Any, E: Any) -> dict[str, float]:
         own = {term.name: term.typical for term in self.own if term.typical is not None}
@@ -90,37 +100,48 @@ class Extension(OuterLaw):
 class Repeated(Extension):
     """Any outer law on data that are seen several times (Muennighoff et al. 2023).
 
-    With U unique tokens, D trained ones are worth D' = U + U R_D (1 - exp(-(D / U - 1) / R_D)). With ``excess``,
-    parameters beyond N_U U count for less in the same way; the authors take N_U from the compute-optimal model of U.
+    With U unique tokens, D trained ones are worth D' = U + U R_D (1 - exp(-(D / U - 1) / R_D)).
     """
 
-    def __init__(self, inner: OuterLaw, excess: bool = False) -> None:
-        self.excess = excess
-        if excess:
-            super().__init__(inner, "excess", "with repeated data and excess parameters", (R_D, R_N, N_U))
-        else:
-            super().__init__(inner, "repetition", "with repeated data", (R_D,))
+    suffix, addition = "repetition", "with repeated data"
+    own: ClassVar[tuple[Coefficient, ...]] = (R_D,)
 
     def loss_at(self, c: Values, N: Any, x: Inputs) -> Any:
-        size = _saturated(N, c["N_U"] * x.U, c["R_N"]).value if self.excess else N
-        return self.inner.loss(c, size, _saturated(x.D, x.U, c["R_D"]).value, x.E)
+        return self.inner.loss(c, N, _saturated(x.D, x.U, c["R_D"]).value, x.E)
 
     def gradient_at(self, c: Values, N: Any, x: Inputs) -> Gradient:
         data = _saturated(x.D, x.U, c["R_D"])
-        size = _saturated(N, c["N_U"] * x.U, c["R_N"]) if self.excess else _Saturated(N, 1.0, 0.0, 0.0)
-        loss, by, by_N = self.inner.gradient(c, size.value, data.value, x.E)
-        by["R_D"] = self.inner.token_slope(c, size.value, data.value, x.E) * data.by_scale
-        if self.excess:
-            by["R_N"], by["N_U"] = by_N * size.by_scale, by_N * size.by_knee * x.U
-        return Gradient(loss, by, by_N * size.by_value)
+        loss, by, by_N = self.inner.gradient(c, N, data.value, x.E)
+        by["R_D"] = self.inner.token_slope(c, N, data.value, x.E) * data.by_scale
+        return Gradient(loss, by, by_N)
 
     def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
-        values = self.inner.rescaled(c, parameters, tokens)
-        return values | {"N_U": c["N_U"] * tokens / parameters} if self.excess else values
+        return self.inner.rescaled(c, parameters, tokens)
 
     def equation(self, c: Values) -> str:
         data = f"D = U + {c['R_D']:.4g} U (1 - exp(-(D/U - 1) / {c['R_D']:.4g}))"
         return f"{self.inner.equation(c)}, {data}"
+
+
+class Excess(Repeated):
+    """Repeated data where parameters beyond N_U U count for less too, in the same way.
+
+    The authors take N_U from the compute-optimal model of U tokens.
+    """
+
+    suffix, addition, own = "excess", "with repeated data and excess parameters", (R_D, R_N, N_U)
+
+    def loss_at(self, c: Values, N: Any, x: Inputs) -> Any:
+        return super().loss_at(c, _saturated(N, c["N_U"] * x.U, c["R_N"]).value, x)
+
+    def gradient_at(self, c: Values, N: Any, x: Inputs) -> Gradient:
+        size = _saturated(N, c["N_U"] * x.U, c["R_N"])
+        loss, by, by_N = super().gradient_at(c, size.value, x)
+        by |= {"R_N": by_N * size.by_scale, "N_U": by_N * size.by_knee * x.U}
+        return Gradient(loss, by, by_N * size.by_value)
+
+    def rescaled(self, c: Values, parameters: float, tokens: float) -> dict[str, Any]:
+        return super().rescaled(c, parameters, tokens) | {"N_U": c["N_U"] * tokens / parameters}
 
 
 class Overfit(Extension):
@@ -129,8 +150,7 @@ class Overfit(Extension):
     The term is zero while every token is new. Repeated data lose their value in ``Repeated``, but never harm.
     """
 
-    def __init__(self, inner: OuterLaw) -> None:
-        super().__init__(inner, "overfit", "with overfitting", (O, NU))
+    suffix, addition, own = "overfit", "with overfitting", (O, NU)
 
     def loss_at(self, c: Values, N: Any, x: Inputs) -> Any:
         return self.inner.loss(c, N, x.D, x.E) + c["O"] * self.power(c, N, x)[0]
@@ -164,9 +184,7 @@ class StoredOverfit(Repeated):
     of few epochs does not determine R_D: hold it at 15.4, as Muennighoff et al. measured.
     """
 
-    def __init__(self, inner: OuterLaw) -> None:
-        self.excess = False
-        Extension.__init__(self, inner, "stored-overfit", "with overfitting of weights", (R_D, O, NU))
+    suffix, addition, own = "stored-overfit", "with overfitting of weights", (R_D, O, NU)
 
     def loss_at(self, c: Values, N: Any, x: Inputs) -> Any:
         return super().loss_at(c, N, x) + c["O"] * Overfit.power(c, x.N, x)[0]
@@ -206,16 +224,8 @@ def _saturated(amount: Any, knee: Any, scale: Any) -> _Saturated:
     )
 
 
-EXTENSIONS: dict[str, Callable[[OuterLaw], OuterLaw]] = {
-    "repetition": Repeated,
-    "excess": partial(Repeated, excess=True),
-    "overfit": Overfit,
-    "stored-overfit": StoredOverfit,
-}
-"""By suffix: ``outer_law("kaplan+repetition")`` extends any outer law. ``OUTER_LAWS`` lists the usual ones."""
-
 _LISTED = (
-    Repeated(Chinchilla()), Repeated(Chinchilla(), excess=True), Repeated(JointMoE()), Overfit(Chinchilla()),
-    Overfit(JointMoE()), StoredOverfit(Chinchilla()), StoredOverfit(JointMoE()),
+    Repeated(Chinchilla()), Excess(Chinchilla()), Repeated(JointMoE()), Overfit(Chinchilla()), Overfit(JointMoE()),
+    StoredOverfit(Chinchilla()), StoredOverfit(JointMoE()),
 )  # fmt: skip
 OUTER_LAWS.update({law.name: law for law in _LISTED})

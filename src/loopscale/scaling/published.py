@@ -15,7 +15,7 @@ from loopscale.core.errors import InputError, nearest, shown
 from loopscale.core.files import is_file, kind_of, read_json
 from loopscale.core.tables import Table
 from loopscale.scaling import costs
-from loopscale.scaling.extensions import Repeated
+from loopscale.scaling.extensions import Excess, Repeated
 from loopscale.scaling.form import outer_law
 from loopscale.scaling.law import ScalingLaw
 from loopscale.scaling.mappings import NoRecurrence, PowerLawRecurrence, SparsityConditional, mapping
@@ -117,7 +117,7 @@ _SETS = (
         fitted_range=FittedRange(size=(1.09e7, 1.137e9), tokens=(3.24e8, 7.97e9), experts=(1, 1), recurrence=(1, 8)),
     ),
     ScalingLaw(
-        outer=Repeated(Chinchilla(), excess=True),
+        outer=Excess(Chinchilla()),
         mapping=NoRecurrence(),
         # The source prints the logarithms of A, B and c. With alpha = beta its compute-optimal model of U unique
         # tokens has (A / B)^(1 / alpha) U parameters, which is N_U here.
