@@ -170,11 +170,11 @@ def small_letters(page: Page) -> list[str]:
 
 
 def reached(page: Page, presses: int = 60) -> set[str]:
-    """What the Tab key reaches; none of it may lie under the header or outside of the window."""
+    """What the Tab key reaches, forwards and back; none of it may lie under the header or outside of the window."""
     page.evaluate("() => { document.activeElement.blur(); scrollTo(0, 0); }")
     names = set()
-    for _ in range(presses):
-        page.keyboard.press("Tab")
+    for key in ["Tab"] * presses + ["Shift+Tab"] * presses:
+        page.keyboard.press(key)
         name, part, y, top = page.evaluate(
             """() => { const e = document.activeElement, b = e.getBoundingClientRect();
             return [e.id || e.className || e.textContent, e.closest('header, main, body').localName,

@@ -152,7 +152,8 @@ return tasks.map(({ law, limits, options, devices }) => {
     return {
       choice, days: found.training.days, fits: found.training.fits, trust: found.trust,
       interval: found.interval, agreement: agreed && agreed.share,
-      votes: agreed && agreed.votes.map(({ design, share }) => ({ design, share })), lead: found.lead, tied: found.tiedSizes,
+      votes: agreed && agreed.votes.map(({ design, share }) => ({ design, share })), lead: found.lead,
+      tied: found.tiedSizes,
       unspent_flops: found.unspent, supervised: found.real && found.real.supervised,
       rivals: found.rivals().map(({ label, verdict }) => [label, verdict]),
       sensitivities: found.sensitivities().map(({ limit, design, saved }) => [limit, design.label, saved]),
