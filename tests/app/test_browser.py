@@ -145,8 +145,10 @@ def test_a_link_to_a_refused_budget_shows_what_it_says(page):
     assert "tokens/s" in facts(page)  # the greyed answer is that of the first view, with its device
     assert page.input_value("#in-memory") == "10MB"
     assert page.get_attribute("#in-memory", "aria-invalid") == "true"
-    place = page.locator(".popover input[type=range]").first.evaluate("slider => slider.value / slider.max")
-    assert place < 0.1  # at the low end, as the text says
+    slider = page.locator(".popover input[type=range]").first
+    assert slider.input_value() == "0"  # its low end, as the text says
+    enter(page, "memory", "3 GB")
+    assert 300 < float(slider.input_value()) < 450
 
 
 def test_the_place_that_was_chosen_is_shown_and_speed_is_that_of_a_model_that_fits(page):
