@@ -58,17 +58,18 @@ def measured_device(name: str = "cuda", size: int = MATRIX) -> Device:
     target = torch.device(name)
     a, b = torch.randn(2, size, size, device=target).to(torch.bfloat16 if target.type == "cuda" else torch.float32)
     product = torch.empty_like(a)
-
-    def seconds(run: Callable[[], object]) -> float:
-        taken = []
-        for _ in range(1 + REPEATS):  # the first one loads the kernels
-            start = time.perf_counter()
-            run()
-            if target.type == "cuda":
-                torch.cuda.synchronize(target)
-            taken.append(time.perf_counter() - start)
-        return max(min(taken[1:]), 1e-9)
-
-    flops = 2 * size**3 / seconds(lambda: torch.mm(a, b, out=product))
-    bandwidth = 2 * a.nbytes / seconds(lambda: product.copy_(a))
+    flops = 2 * size**3 / best_seconds(lambda: torch.mm(a, b, out=product), target)
+    bandwidth = 2 * a.nbytes / best_seconds(lambda: product.copy_(a), target)
     return Device(flops, 24e9, 300, bandwidth, PCIE, NETWORK)
+
+
+def best_seconds(run: Callable[[], object], device: torch.device) -> float:
+    """Return the shortest time of a few runs on a device."""
+    seconds = []
+    for _ in range(1 + REPEATS):  # the first one loads the kernels
+        start = time.perf_counter()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return max(min(seconds[1:]), 1e-9)

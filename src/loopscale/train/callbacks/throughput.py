@@ -10,6 +10,7 @@ import torch
 
 from loopscale.train.callbacks.callback import Callback
 from loopscale.train.job import real_flops_per_token
+from loopscale.train.timing import best_seconds
 
 if TYPE_CHECKING:
     from loopscale.train.step import Gradients
@@ -51,11 +52,4 @@ def peak_flops(device: torch.device, dtype: torch.dtype, size: int = 768) -> flo
         if listed is not None:
             return listed.flops
     a, b = torch.randn(2, size, size, device=device).to(dtype)
-    best = float("inf")
-    for _ in range(8):
-        start = time.perf_counter()
-        torch.mm(a, b)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
+    return 2 * size**3 / best_seconds(lambda: torch.mm(a, b), device)

@@ -55,14 +55,11 @@ def _listed(name: str) -> list[Path]:
 
 def _of_folder(folder: Path) -> list[Path]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and ending(path) in KNOWN]
-    readable = [path for path in files if path.stat().st_size and not _hidden(path.relative_to(folder))]
+    hidden = [any(part.startswith(".") for part in path.relative_to(folder).parts) for path in files]
+    readable = [path for path, is_hidden in zip(files, hidden, strict=True) if path.stat().st_size and not is_hidden]
     if not readable:
         raise InputError(f"{folder}: the folder holds no text; files that end in {', '.join(KNOWN)} are read")
     return readable
-
-
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
 
 
 def ending(path: Path) -> str:
