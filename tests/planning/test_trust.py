@@ -246,74 +246,6 @@ def test_real_training_costs_stand_beside_6nd():
     assert real["supervised"] > real["flops"] > found.choice.train_flops
 
 
-@pytest.mark.parametrize(
-    ("argv", "flops"),
-    [
-        (("--gpus", "8", "--device", "h100", "--days", "14"), 8 * 14 * 86400 * 989e12 * 0.4),
-        (("--gpu-hours", "1000", "--device", "a100", "--utilisation", "50%"), 1000 * 3600 * 312e12 * 0.5),
-        (("--dollars", "5000", "--price", "2.5", "--device", "h100"), 2000 * 3600 * 989e12 * 0.4),
-    ],
-)
-def test_budgets_are_taken_as_people_have_them(capsys, argv, flops):
-    code, out, _ = run(capsys, "plan", *argv, "--for", "phone", "--json")
-    assert code == 0
-    budget = json.loads(out)["budget"]
-    # Devices run the real cost; blocks that they recompute leave less of it for tokens.
-    assert "flops" not in budget
-    assert flops / 4 * 3 <= budget["real_flops"] <= flops * (1 + 1e-9)
-    assert (budget["memory"], budget["bits"]) == (3e9, 4)
-    _, text, _ = run(capsys, "plan", *argv, "--for", "phone", "--bits", "8")
-    assert argv[argv.index("--device") + 1] in text
-    assert "device-hours" in run(capsys, "plan", *argv, "--for", "phone", "--bits", "8", "--verbose")[1]
-    assert "8-bit weights" in text
-
-
-@pytest.mark.parametrize(
-    ("argv", "sentence"),
-    [
-        (("--gpus", "8"), "give --device and --days with --gpus"),
-        (("--gpus", "8", "--device", "h100"), "give --days with --gpus"),
-        (("--dollars", "100", "--device", "h100"), "give --price with --dollars"),
-        (("--flops", "1e21", "--days", "3"), "give --gpus with --days"),
-        (("--gpus", "8", "--device", "h10", "--days", "3"), "did you mean 'h100'"),
-        (("--flops", "1e21", "--memory", "16"), "write a unit, like '16GB'"),
-        (("--gpu-hours", "10", "--device", "h100", "--utilisation", "40"), "write it like 0.4 or 40%"),
-        (("--flops", "1e21", "--for", "fridge"), "phone"),
-    ],
-)
-def test_half_a_budget_is_refused_with_what_is_missing(capsys, argv, sentence):
-    code, out, err = run(capsys, "plan", *argv)
-    assert (code, out) == (2, "")
-    assert sentence in err
-
-
-def test_a_plan_of_an_earlier_version_is_refused_with_what_to_do(tmp_path):
-    data = plan(flops=5e21, memory="3GB", bits=4).to_dict()
-    (tmp_path / "plan.json").write_text(json.dumps(data | {"schema": 1}))
-    with pytest.raises(InputError, match=r"0\.2 or earlier; make it anew with `loopscale plan --out`"):
-        Plan.load(tmp_path / "plan.json")
-    with pytest.raises(InputError, match="unknown field 'choise'"):
-        Plan.from_dict(data | {"choise": data["choice"]})
-
-
-BUDGETS = [
-    {"flops": 5e21, "memory": 3e9, "bits": 4},
-    {"flops": 5e21, "memory": 3e9, "bits": 4, "context": 8192, "min_speed": 20, "bandwidth": "51GB/s"},
-    {"flops": 5e20, "serve_tokens": 1e11, "inference_flops": 2e9},  # some designs leave no compute to train
-    {"flops": 1e21, "law": "chinchilla-2022", "rule": "loss"},
-    {"tokens": 3e11, "flops": 2e21, "unique_tokens": "50B"},
-]
-
-
-@pytest.mark.parametrize("asked", BUDGETS, ids=lambda asked: ",".join(asked))
-def test_a_plan_loads_equal_to_what_was_saved(asked, tmp_path):
-    made = plan(**asked, extrapolate=True)
-    assert Plan.from_dict(made.to_dict()) == made
-    made.save(tmp_path / "plan.json")
-    assert Plan.load(tmp_path / "plan.json") == made
-    assert Plan.load(tmp_path / "plan.json").to_dict() == made.to_dict()
-
-
 def test_ones_own_models_are_candidates(capsys, tmp_path):
     paths = []
     for name, experts in (("0.3B", 8), ("1.0B", 8), ("1.6B", 1)):
@@ -366,13 +298,6 @@ def test_a_fitted_law_gives_fronts_the_band_of_one_new_run():
     fitted = fit("micro", mapping="bounded", resamples=10)
     front = plan(flops=1e15, law=fitted, extrapolate=True).pareto["memory"]
     assert {row.interval for row in front} == {"predictive"}
-
-
-def test_an_incomplete_plan_file_says_to_make_it_anew():
-    data = plan(flops=5e21).to_dict()
-    del data["votes"]
-    with pytest.raises(InputError, match=r"plan: field 'votes' is missing; make it anew with `loopscale plan --out`"):
-        Plan.from_dict(data)
 
 
 def test_a_plan_says_where_the_runs_frontier_disagrees_with_the_law():
