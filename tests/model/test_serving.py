@@ -114,6 +114,7 @@ def test_bad_requests_are_refused_in_a_sentence(
     reply = asked(client, **fields)
     assert reply.status_code == status
     assert said in reply.json()["detail"]
+    assert said in reply.json()["error"]["message"]  # all that OpenAI's clients show
 
 
 def test_a_stop_text_that_no_tokens_give_is_refused(

@@ -151,7 +151,16 @@ def build_app(model: LoopedMoEForCausalLM, tokenizer: Any, name: str, batching: 
         generation_state=state,
     )
     app.router.routes[:] = [route for route in app.router.routes if getattr(route, "path", None) in ROUTES]
+    app.add_exception_handler(HTTPException, _refusal)
     return app
+
+
+async def _refusal(_: Any, error: Any) -> Any:
+    """Return a refusal as OpenAI words it: its clients show nothing but ``error.message``."""
+    from fastapi.responses import JSONResponse
+
+    refused = {"message": str(error.detail), "type": "invalid_request_error", "param": None, "code": None}
+    return JSONResponse({"detail": error.detail, "error": refused}, status_code=error.status_code)
 
 
 def wrong_value(body: dict[str, Any]) -> str | None:
