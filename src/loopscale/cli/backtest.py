@@ -27,7 +27,7 @@ from loopscale.fitting.backtest import DECADES, backtest
 @click.option("--hold-out", metavar="SLICE", help='Hide these rows instead, like "C>1e21", N>1B, D>400B, R=16 or E=16.')
 @level_option
 @mapping_option
-@resamples_option
+@resamples_option()
 @click.option("--figure", type=click.Path(), help="Save a figure of errors and intervals, as .png, .svg or .pdf.")
 @form_options
 @recipe_option

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from loopscale.cli.form import form_options, recipe_option
+from loopscale.cli.form import form_options, recipe_option, resamples_option
 from loopscale.cli.output import print_json
 from loopscale.cli.params import output_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
@@ -26,13 +26,7 @@ from loopscale.scaling import MAPPINGS
 @click.option(
     "--folds", type=click.IntRange(0, 1000), default=5, show_default=True, help="Cross-validation by run; 0 for none."
 )
-@click.option(
-    "--resamples",
-    type=click.IntRange(10, 100_000),
-    default=1000,
-    show_default=True,
-    help="Refits behind the intervals of the differences.",
-)
+@resamples_option(1000, least=10, text="Refits behind the intervals of the differences.")
 @form_options
 @recipe_option
 @output_options

@@ -34,7 +34,7 @@ from loopscale.fitting import Fit, Scheme, fit, fit_groups
     show_default=True,
     help="How to resample for intervals; `paper` is too narrow.",
 )
-@resamples_option
+@resamples_option()
 @click.option("--group", help="Column of data sets or recipes: fit them together, with shared exponents.")
 @click.option("--name", help="What to call the law.  [default: the file's name]")
 @click.option("--out", type=click.Path(), help="Save the law, with its resampled laws, as JSON for --law.")

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from loopscale.cli.form import form_options, mapping_option, recipe_option, resamples_option
+from loopscale.cli.groups import GroupedVerb, option_group
 from loopscale.cli.output import print_json, print_result
 from loopscale.cli.params import (
     level_option,
@@ -30,67 +31,66 @@ from loopscale.scaling.annealing import KINDS, RateSchedule
 
 FORM = ("outer", "mapping", "fixed", "bounds", "tie", "delta", "recipe", "seed")
 """Options that the fit takes."""
+ASKED = ("flops", "params", "tokens", "loop_params", "total_params", "experts", "recurrence", "unique_tokens",
+         "extrapolate", "allow_degenerate")  # fmt: skip
+"""Options that say which loss is asked for."""
+RUNNING = ("runs", "steps", "schedule", "warmup", "cooldown", "column", "law", "params", "tokens")
+"""Options of a run in training."""
 
 
-@verb("forecast")
-@data_options
-@run_options("Training compute: the compute-optimal run of each, like 1e21,1e23.", several=True)
-@click.option("--experts", type=click.FloatRange(1), help="E: experts for each active one.  [default: the data's]")
-@level_option
-@click.option("--figure", type=click.Path(), help="Save a figure of runs, frontier, law and band (.png, .svg, .pdf).")
-@click.option("--running", is_flag=True, help="RUNS is the log of a run in training: forecast its final loss.")
-@click.option("--steps", type=click.IntRange(1), help="With --running: steps of the whole run.  [default: its own]")
-@click.option(
-    "--schedule",
-    type=click.Choice(KINDS),
-    default="cosine",
-    show_default=True,
-    help="With --running: its learning-rate schedule.",
+@verb("forecast", cls=GroupedVerb)
+@option_group(
+    "Which run",
+    run_options("Training compute: the compute-optimal run of each, like 1e21,1e23.", several=True),
+    click.option("--experts", type=click.FloatRange(1), help="E: experts for each active one.  [default: the data's]"),
+    level_option,
+    trust_options,
 )
-@click.option("--warmup", type=click.IntRange(0), default=0, show_default=True, help="With --running: warm-up steps.")
-@click.option(
-    "--cooldown",
-    type=click.FloatRange(0, 1),
-    default=0.2,
-    show_default=True,
-    help="With --running: share of the steps in which wsd lowers the rate.",
+@option_group("Reading RUNS", data_options)
+@option_group(
+    "Fit",
+    mapping_option,
+    resamples_option(),
+    form_options,
+    recipe_option,
+    click.option("--group", help="Which group: COLUMN=NAME of a table, NAME of a law file from `fit --group`."),
 )
-@click.option("--column", help="With --running: the column of the loss.")
-@click.option("--law", help="With --running: a law that predicts the same run, with --params and --tokens.")
-@seal_options("Score a sealed forecast against RUNS, the later runs.")
-@click.option("--group", help="Which group: COLUMN=NAME of a table, NAME of a law file from `fit --group`.")
-@mapping_option
-@resamples_option
-@form_options
-@recipe_option
-@trust_options
-@output_options
-@verbose_option
+@option_group(
+    "A run in training",
+    click.option("--running", is_flag=True, help="RUNS is the log of a run in training: forecast its final loss."),
+    click.option("--steps", type=click.IntRange(1), help="Steps of the whole run.  [default: its own]"),
+    click.option(
+        "--schedule", type=click.Choice(KINDS), default="cosine", show_default=True, help="Its learning-rate schedule."
+    ),
+    click.option("--warmup", type=click.IntRange(0), default=0, show_default=True, help="Warm-up steps."),
+    click.option(
+        "--cooldown",
+        type=click.FloatRange(0, 1),
+        default=0.2,
+        show_default=True,
+        help="Share of the steps in which wsd lowers the rate.",
+    ),
+    click.option("--column", help="The column of the loss."),
+    click.option("--law", help="A law that predicts the same run, with --params and --tokens."),
+)
+@option_group(
+    "Output",
+    click.option(
+        "--figure", type=click.Path(), help="Save a figure of runs, frontier, law and band, as PNG, SVG, PDF."
+    ),
+    seal_options("Score a sealed forecast against RUNS, the later runs."),
+    output_options,
+    verbose_option,
+    click.help_option("-h", "--help"),
+)
 def forecast_command(
-    runs: str,
-    flops: tuple[float, ...] | None,
-    params: tuple[float, ...] | None,
-    tokens: tuple[float, ...] | None,
-    loop_params: float | None,
-    total_params: float | None,
-    experts: float | None,
-    recurrence: int | None,
-    unique_tokens: float | None,
     level: float,
     figure: str | None,
     register_path: str | None,
     check_path: str | None,
     group: str | None,
     running: bool,
-    steps: int | None,
-    schedule: str,
-    warmup: int,
-    cooldown: float,
-    column: str | None,
-    law: str | None,
     resamples: int,
-    extrapolate: bool,
-    allow_degenerate: bool,
     as_json: bool,
     as_csv: bool,
     verbose: bool,
@@ -112,27 +112,23 @@ def forecast_command(
     loopscale forecast wandb.csv --running --steps 20000 --schedule wsd --cooldown 0.2
     """
     if running:
-        rate = None if steps is None else RateSchedule(steps, schedule, warmup, cooldown)
-        end = running_forecast(runs, rate, column, law, params, tokens, level)
+        end = _running_forecast(level, **{name: options[name] for name in RUNNING})
         print_json(end.to_dict()) if as_json else click.echo(end.summary())
         return
-    options["runs"] = runs
     if check_path is not None:
         checked = check_forecasts(check_path, take_runs(options), level)
         print_json(checked) if as_json else click.echo(check_text(checked))
         return
-    if flops is None and params is None:
+    if options["flops"] is None and options["params"] is None:
         raise click.UsageError("give --flops, or --params and --tokens")
-    data: ScalingLaw | Observations | Fit = find_law(runs, group) if is_law_file(runs) else take_runs(options)
+    data: ScalingLaw | Observations | Fit
+    data = find_law(options["runs"], group) if is_law_file(options["runs"]) else take_runs(options)
+    asked = {name: options[name] for name in ASKED}
     form = {name: value for name, value in options.items() if name in FORM}
     with progress_bar("Refitting resampled data", resamples) as progress:
         if group is not None and isinstance(data, Observations):
             data, form = _group_fit(data, group, resamples, form), {}
-        result = forecast(
-            data, flops=flops, params=params, tokens=tokens, loop_params=loop_params, total_params=total_params,
-            experts=experts, recurrence=recurrence, unique_tokens=unique_tokens, level=level, resamples=resamples,
-            extrapolate=extrapolate, allow_degenerate=allow_degenerate, progress=progress, **form,
-        )  # fmt: skip
+        result = forecast(data, **asked, level=level, resamples=resamples, progress=progress, **form)
     if register_path is not None:
         register_forecasts(result, register_path)
     print_result(result, as_json, as_csv, verbose)
@@ -156,14 +152,23 @@ def _group_fit(data: Observations, group: str, resamples: int, form: dict[str, A
     return fit_groups(data, column, resamples=resamples, **form)[name]
 
 
-def running_forecast(
-    path: str, schedule: RateSchedule | None, column: str | None, law: str | None, params: tuple[float, ...] | None,
-    tokens: tuple[float, ...] | None, level: float,
-) -> RunningForecast:  # fmt: skip
+def _running_forecast(
+    level: float,
+    *,
+    runs: str,
+    steps: int | None,
+    schedule: str,
+    warmup: int,
+    cooldown: float,
+    column: str | None,
+    law: str | None,
+    params: tuple[float, ...] | None,
+    tokens: tuple[float, ...] | None,
+) -> RunningForecast:
     """Forecast the end of a run from its log, and from a law where one is given."""
-    log = read_log(path, column)
+    log, rate = read_log(runs, column), None if steps is None else RateSchedule(steps, schedule, warmup, cooldown)
     if law is None:
-        return final_loss(log, schedule, level=level)
+        return final_loss(log, rate, level=level)
     if params is None or tokens is None:
         raise click.UsageError("--law predicts a run of --params on --tokens; give both")
     predictor, point = find_law(law), Points(params[0], tokens[0])
@@ -172,4 +177,4 @@ def running_forecast(
     if predictor.resamples is not None:
         low, high = predictor.predictive_interval(point) if predictor.spread else predictor.interval(point)
         deviation = float(high - low) / 3.29
-    return final_loss(log, schedule, law_loss=loss, law_deviation=deviation, level=level)
+    return final_loss(log, rate, law_loss=loss, law_deviation=deviation, level=level)

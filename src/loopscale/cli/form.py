@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
 from loopscale.cli.params import QuantityType, options
@@ -60,9 +63,15 @@ recipe_option = click.option(
     help="default: exact gradients and many starts. no-prior: the same without the priors of mapping general. "
     "paper: the paper's procedure.",
 )
-resamples_option = click.option(
-    "--resamples", type=click.IntRange(2, 100_000), default=100, show_default=True, help="How many refits."
-)
+
+
+def resamples_option(
+    default: int = 100, least: int = 2, most: int = 100_000, text: str = "How many refits."
+) -> Callable[[Any], Any]:
+    """Add ``--resamples``: how many fits to resampled data."""
+    return click.option("--resamples", type=click.IntRange(least, most), default=default, show_default=True, help=text)
+
+
 form_options = options(
     click.option(
         "--outer",

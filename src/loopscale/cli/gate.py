@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from loopscale.cli.form import resamples_option
 from loopscale.cli.output import print_result
 from loopscale.cli.params import level_option, output_options, verbose_option
 from loopscale.cli.reading import data_options, read_runs, take_runs
@@ -20,9 +21,7 @@ from loopscale.fitting.variants import RESAMPLES, gate, is_law
 @click.option("--against-keep", metavar="EXPRESSION", help="Rows of the baseline to use, as --keep for the variant.")
 @level_option
 @click.option("--outer", help="Form of the baseline's law.  [default: chinchilla]")
-@click.option(
-    "--resamples", type=click.IntRange(2, 10_000), default=RESAMPLES, show_default=True, help="How many refits."
-)
+@resamples_option(RESAMPLES, most=10_000)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the refits.")
 @output_options
 @verbose_option

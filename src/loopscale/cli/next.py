@@ -8,7 +8,7 @@ import click
 
 from loopscale.choosing import Goal, Target, ladder_candidates, next_runs, read_candidates
 from loopscale.choosing.choose import MOST_RUNS
-from loopscale.cli.form import form_options, mapping_option
+from loopscale.cli.form import form_options, mapping_option, resamples_option
 from loopscale.cli.output import print_result
 from loopscale.cli.params import COUNT, COUNTS, EXPERTS, INTEGERS, WHOLE, output_options, verbose_option
 from loopscale.cli.reading import data_options, take_runs
@@ -40,13 +40,7 @@ from loopscale.fitting import fit
 @click.option("--max-ratio", type=COUNT, help="Most tokens per parameter, for rungs.  [default: that of the data]")
 @click.option("--most", type=WHOLE, default=MOST_RUNS, show_default=True, help="The most runs to choose.")
 @mapping_option
-@click.option(
-    "--resamples",
-    type=click.IntRange(0, 1000),
-    default=16,
-    show_default=True,
-    help="Refits to average over; 0 for none.",
-)
+@resamples_option(16, least=0, most=1000, text="Refits to average over; 0 for none.")
 @form_options
 @output_options
 @verbose_option
