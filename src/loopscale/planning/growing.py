@@ -7,13 +7,11 @@ law of ``loopscale.scaling.growth``, which was measured on dense models that gro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.planning.design import Design
 from loopscale.scaling import ScalingLaw, costs
@@ -53,28 +51,25 @@ class Growth:
 
 def best_schedule(search: Search) -> Growth | None:
     """Return the schedule of one growth step with the lowest loss for a plan's model; None where none gains eps."""
-    law, budget, choice, grid = search.law, search.budget, search.choice, search.grid
-    _check(law, budget.tokens)
+    budget, choice, grid = search.budget, search.choice, search.grid
+    _check(search.law, budget.tokens)
     s, k, _ = np.unravel_index(search.chosen, grid.space.shape)
     within = np.broadcast_to(grid.within(), grid.tokens_FSKP.shape)[0, s, k]
     # The model is used with its last passes, which have to meet every limit.
     last_passes = [int(passes) for passes in grid.space.recurrences[within] if passes > 1]
-    candidates = [schedule for last in last_passes for schedule in one_step(range(1, last), last, LAST_SHARES)]
-    if not candidates:
+    schedules = [schedule for last in last_passes for schedule in one_step(range(1, last), last, LAST_SHARES)]
+    if not schedules:
         return None
-    tokens = np.array(
-        [_tokens(choice, schedule, search.spent_flops, budget.serve_tokens or 0.0) for schedule in candidates]
-    )
-    tokens = np.minimum(tokens, np.inf if budget.max_tokens is None else budget.max_tokens)
-    losses = _losses(law, choice, candidates, tokens, budget.unique_tokens)
-    best = int(np.argmin(losses))
-    saved, schedule = choice.loss - float(losses[best]), candidates[best]
+    trained = [_trained(search, schedule) for schedule in schedules]
+    best = min(range(len(schedules)), key=lambda index: trained[index][0])
+    schedule, (loss, tokens) = schedules[best], trained[best]
+    saved = choice.loss - loss
     if saved < grid.eps:
         return None
     stages = tuple((round(start, 4), int(passes)) for start, passes in schedule.stages)
-    flops = costs.train_flops(costs.unrolled(choice.active, choice.loop, schedule.mean), tokens[best])
+    flops = float(costs.train_flops(costs.unrolled(choice.active, choice.loop, schedule.mean), tokens))
     measured = tuple(passes for _, passes in stages) in MEASURED and choice.experts == 1
-    return Growth(stages, schedule.mean, float(tokens[best]), float(flops), float(losses[best]), float(saved), measured)
+    return Growth(stages, schedule.mean, tokens, flops, loss, saved, measured)
 
 
 def _check(law: ScalingLaw, tokens: float | None) -> None:
@@ -91,19 +86,14 @@ def _check(law: ScalingLaw, tokens: float | None) -> None:
         )
 
 
-def _tokens(choice: Design, schedule: PassSchedule, whole: float, served: float) -> float:
-    final = costs.unrolled(choice.active, choice.loop, schedule.final)
-    training = whole - float(costs.inference_flops(final)) * served
-    return max(float(costs.tokens_for(training, costs.unrolled(choice.active, choice.loop, schedule.mean))), 1.0)
-
-
-def _losses(
-    law: ScalingLaw, choice: Design, schedules: Sequence[PassSchedule], tokens: FloatArray, unique: float | None
-) -> FloatArray:
+def _trained(search: Search, schedule: PassSchedule) -> tuple[float, float]:
+    """Return the loss and the tokens of the choice where it is trained by a schedule at the same compute."""
+    law, budget, choice = search.law, search.budget, search.choice
+    mean, final = (costs.unrolled(choice.active, choice.loop, passes) for passes in (schedule.mean, schedule.final))
+    serving = float(costs.inference_flops(final)) * (budget.serve_tokens or 0.0)
+    tokens = max(float(costs.tokens_for(search.spent_flops - serving, mean)), 1.0)
+    if budget.max_tokens is not None:
+        tokens = min(tokens, budget.max_tokens)
     sizes = {name: getattr(choice, name) for name in ("active", "experts", "loop", "total", "embedding")}
-    return np.array(
-        [
-            float(scheduled_loss(law, law.points(tokens=D, recurrence=1.0, unique_tokens=unique, **sizes), schedule))
-            for schedule, D in zip(schedules, tokens, strict=True)
-        ]
-    )
+    points = law.points(tokens=tokens, recurrence=1.0, unique_tokens=budget.unique_tokens, **sizes)
+    return float(scheduled_loss(law, points, schedule)), tokens
