@@ -90,23 +90,23 @@ def implementation_used(model: torch.nn.Module) -> str:
 
 def interleaved(work: dict[str, Callable[[], object]], rounds: int) -> Times:
     """Time each piece of work in turn, ``rounds`` times after a warm-up."""
-    for each in work.values():
-        each()
+    for run in work.values():
+        run()
     times: Times = {name: [] for name in work}
     for _ in range(rounds):
-        for name, each in work.items():
+        for name, run in work.items():
             start = time.process_time()
-            each()
+            run()
             times[name].append(time.process_time() - start)
     return times
 
 
 def peers(width: int) -> dict[str, torch.nn.Module]:
     """Return Hugging Face's model with each implementation, checked to run it."""
-    found = {name: qwen(width, name) for name in IMPLEMENTATIONS}
-    for name, model in found.items():
+    models = {name: qwen(width, name) for name in IMPLEMENTATIONS}
+    for name, model in models.items():
         assert implementation_used(model) == name, (name, implementation_used(model))
-    return found
+    return models
 
 
 def best(times: Times, names: tuple[str, ...]) -> str:

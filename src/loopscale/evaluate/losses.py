@@ -156,8 +156,7 @@ def _keeping(model: LoopedMoEForCausalLM, kv: str) -> Iterator[None]:
     config = model.config
     own = config.kept_passes, config.kept_window
     kind, _, count = kv.partition(":")
-    kept = {kind: int(count)}
-    config.kept_passes, config.kept_window = kept.get("passes"), kept.get("window")
+    config.kept_passes, config.kept_window = (int(count) if kind == name else None for name in ("passes", "window"))
     try:
         yield
     finally:

@@ -195,8 +195,8 @@ def law_at_test_time(random: bool) -> AtTestTime:
 
 
 def _of_proportions(suite: Suite, metrics: Mapping[str, str]) -> Suite:
-    kept = (benchmark for benchmark in suite.benchmarks if is_proportion(metrics.get(benchmark.label, PREFERRED[0])))
-    return replace(suite, benchmarks=tuple(kept))
+    members = (benchmark for benchmark in suite.benchmarks if is_proportion(metrics.get(benchmark.label, PREFERRED[0])))
+    return replace(suite, benchmarks=tuple(members))
 
 
 def _score(benchmark: Benchmark, results: Sequence[Result]) -> tuple[str, Score, int] | None:

@@ -1,6 +1,6 @@
 """Balance the experts without an auxiliary loss: a bias on the choice, updated after each step.
 
-Shapes: R passes, L layers of a part, E experts.
+Shapes: R passes, L layers of a part, E experts, P passes with a bias of their own.
 """
 
 from __future__ import annotations
@@ -33,34 +33,26 @@ def update_biases(model: LoopedMoEForCausalLM | LoopedMoEModel, counts: Trace, r
     if not base.config.is_moe:
         raise InputError("this model has no experts to balance: num_experts is 1; leave the balancing out")
     step = base.config.bias_update_rate if rate is None else rate
-    for part, counted_LE in ((base.prelude, counts.prelude), (base.coda, counts.coda)):
-        for block, counts_E in zip(part, counted_LE, strict=True):
-            _move(_bias(block), counts_E, step)
-    for layer, block in enumerate(base.loop):
-        _move_loop(_bias(block), counts.loop[:, layer], step)
+    for part, counts_RLE in (
+        (base.prelude, counts.prelude[None]),
+        (base.loop, counts.loop),
+        (base.coda, counts.coda[None]),
+    ):
+        for layer, block in enumerate(part):
+            assert isinstance(block, Block)
+            assert isinstance(block.mlp, MoELayer)
+            bias = block.mlp.router.bias_rows
+            _move(bias.view(-1, bias.shape[-1]), counts_RLE[:, layer], step)
 
 
-def _move_loop(bias: Tensor, counts_RE: Tensor, step: float) -> None:
-    if bias.dim() == 1:
-        _move(bias, counts_RE.sum(0), step)
-        return
-    last = len(bias) - 1
-    for row, bias_E in enumerate(bias):  # passes beyond the last row share it
-        counts_E = counts_RE[last:].sum(0) if row == last else counts_RE[row : row + 1].sum(0)
-        _move(bias_E, counts_E, step)
-
-
-def _move(bias_E: Tensor, counts_E: Tensor, step: float) -> None:
-    load_E = counts_E.to(bias_E)
-    # A pass that did not run has no counts, all signs are zero and the bias is centred already.
-    bias_E.add_(step * torch.sign(load_E.mean() - load_E))
-    bias_E.sub_(bias_E.mean())
-
-
-def _bias(block: torch.nn.Module) -> Tensor:
-    assert isinstance(block, Block)
-    assert isinstance(block.mlp, MoELayer)
-    return block.mlp.router.bias_rows
+def _move(bias_PE: Tensor, counts_RE: Tensor, step: float) -> None:
+    """Move each row of a router's bias by the loads of its pass; the last row is that of all later passes."""
+    last = len(bias_PE) - 1
+    for row, bias_E in enumerate(bias_PE):
+        load_E = counts_RE[row : None if row == last else row + 1].sum(0).to(bias_E)
+        # A pass that did not run has no counts, all signs are zero and the bias is centred already.
+        bias_E.add_(step * torch.sign(load_E.mean() - load_E))
+        bias_E.sub_(bias_E.mean())
 
 
 def load_ratio(counts_E: Tensor) -> float:

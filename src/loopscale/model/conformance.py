@@ -17,10 +17,11 @@ import torch
 
 from loopscale.core.errors import InputError
 from loopscale.core.files import read_json
+from loopscale.core.schemas import parse
+from loopscale.model.conformance_file import KIND, VERSION, ConformanceFile
 from loopscale.model.exit import Exit
 from loopscale.model.model import LoopedMoEForCausalLM
 
-KIND, VERSION = "conformance", 1
 PROMPTS = (
     *("The state of", "My fellow citizens", "It is", "War with", "Congress", "In the year"),
     *("Our commerce", "The people", "Peace", "I recommend", "Trade and", "We must"),
@@ -89,9 +90,6 @@ def report(
 
 def read_golden(file: str | Path) -> dict[str, Any]:
     """Read a golden file, or an engine's report, which has the same form."""
-    from loopscale.core.schemas import parse
-    from loopscale.model.conformance_file import ConformanceFile
-
     data = read_json(file)
     parse(ConformanceFile, data, str(file))
     return cast(dict[str, Any], data)

@@ -7,8 +7,8 @@ from typing import Annotated, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from loopscale.core.schemas import File, Record
-from loopscale.model import conformance
 
+KIND, VERSION = "conformance", 1
 Index = Annotated[int, Field(ge=0, le=2**31)]
 
 
@@ -80,7 +80,7 @@ class _Run(_Entry):
 class ConformanceFile(File):
     """What a looped model computes of some prompts, pass by pass: a golden file, or an engine's report."""
 
-    KIND, VERSION = conformance.KIND, conformance.VERSION
+    KIND, VERSION = KIND, VERSION
     model_config = ConfigDict(extra="allow")
 
     prompts: list[list[Index]]

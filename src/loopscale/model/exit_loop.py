@@ -46,7 +46,8 @@ class ExitCall(ForwardCall):
             if every:
                 read_bTD = self.model.read_out(self, self._own(state_BTD), again=pass_index > 0)
                 hiddens.append(self._put(hiddens[-1], read_bTD) if hiddens else read_bTD)
-            self._take_all_rows()
+            if self.rows_b is not None:  # from here on all rows again
+                self.rows_b, (self.angles, self.mask) = None, self._of_all_rows
             left_BT = self.tracker.update(state_BTD, hiddens[-1] if self.tracker.exit.needs_logits else None)
             if left_BT.all():
                 break
@@ -81,12 +82,6 @@ class ExitCall(ForwardCall):
         self.executed += len(self.rows_b)
         self.angles = self._own(self.angles[0]), self._own(self.angles[1])
         self.mask = None if self.mask is None else self._own(self.mask)
-
-    def _take_all_rows(self) -> None:
-        """From here on compute all rows of the batch."""
-        if self.rows_b is not None:
-            self.rows_b = None
-            self.angles, self.mask = self._of_all_rows
 
     def _own(self, x: Tensor) -> Tensor:
         """Return the rows that are computed now; a tensor of one row serves all."""

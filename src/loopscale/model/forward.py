@@ -102,21 +102,21 @@ class ForwardCall:
 
     def prepare(self, x_BTD: Tensor, attention_mask: Tensor | None, position_BT: Tensor | None) -> None:
         """Compute positions, their rotations and the causal mask."""
-        length, given_BT = x_BTD.shape[1], position_BT
-        if position_BT is None:
+        length, own_BT = x_BTD.shape[1], position_BT
+        if own_BT is None:
             past = 0 if self.cache is None else self.cache.get_seq_length()
             self._warn_beyond_positions(past, length)
-            position_BT = (torch.arange(length, device=x_BTD.device) + past).unsqueeze(0)
+            own_BT = (torch.arange(length, device=x_BTD.device) + past).unsqueeze(0)
         if self.tallies and isinstance(attention_mask, Tensor) and attention_mask.dim() == 2:
             self.token_mask = attention_mask[:, -length:].bool()
-        self.angles: tuple[Tensor, Tensor] = self.model.rotary_emb(x_BTD, position_BT)
-        # Given positions may be those of packed sequences, which is looked up: on a device the host would wait for it.
+        self.angles: tuple[Tensor, Tensor] = self.model.rotary_emb(x_BTD, own_BT)
+        # Positions of a call may be those of packed sequences, which is looked up: the host would wait for a device.
         self.mask = create_causal_mask(
             config=self.config,
             inputs_embeds=x_BTD,
             attention_mask=attention_mask,
             past_key_values=self.cache,
-            position_ids=given_BT,
+            position_ids=position_BT,
         )
 
     def _warn_beyond_positions(self, past: int | Tensor, new: int) -> None:

@@ -54,8 +54,8 @@ def generated(file: Path, prompts: list[list[int]], new: int, packages: str) -> 
     return tokens
 
 
-def _run(command: list[str], what: str, given: str | None = None) -> str:
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+def _run(command: list[str], what: str, stdin: str | None = None) -> str:
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InputError(f"llama.cpp could not {what}: {_message(done.stdout + done.stderr)}")
     return done.stdout

@@ -31,9 +31,9 @@ def load_model(checkpoint: str | Path, dtype: torch.dtype | None = None) -> Loop
     where = Path(checkpoint)
     if not where.is_dir():
         raise InputError(f"{checkpoint}: no such folder; give one that save_pretrained wrote")
-    config = read_json(where / "config.json")
+    config: Any = read_json(where / "config.json")
     kind = config.get("model_type") if isinstance(config, dict) else None
-    if not isinstance(config, dict) or kind != LoopedMoEConfig.model_type:
+    if kind != LoopedMoEConfig.model_type:
         raise InputError(
             f"{checkpoint}: its model_type is {kind!r}; a {LoopedMoEConfig.model_type!r} model is needed here"
         )

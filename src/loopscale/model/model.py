@@ -86,11 +86,8 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
             attentions=self._wants("output_attentions", output_attentions),
             router_logits=self._wants("output_router_logits", output_router_logits),
         )
-        call = (
-            ForwardCall(self, R, cache, wanted, kwargs)
-            if exit is None
-            else ExitCall(exit, self, R, cache, wanted, kwargs)
-        )
+        arguments = (self, R, cache, wanted, kwargs)
+        call = ForwardCall(*arguments) if exit is None else ExitCall(exit, *arguments)
         every = output_passes or (exit is not None and exit.exit.needs_logits)
 
         x_BTD = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds

@@ -19,6 +19,9 @@ from .errors import InputError
 from .injection import GatedInjection
 from .moe import Experts, Router
 
+HEADS = ("", "ForCausalLM", "ForSequenceClassification")
+"""What follows AutoModel in the Auto classes that load a checkpoint, and LoopedMoE in the names of ours."""
+
 
 class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call]
     """What Transformers needs to know about both models below."""
@@ -98,7 +101,8 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
             )
         if self._auto_class is not None:  # the code is saved beside the weights, and has all classes
             file = type(self).__module__.rpartition(".")[2]
-            self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), **_auto_map(file)}
+            own = {f"AutoModel{head}": f"{file}.LoopedMoE{head or 'Model'}" for head in HEADS}
+            self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), **own}
         super().save_pretrained(*args, **kwargs)
 
     @classmethod
@@ -124,13 +128,6 @@ class LoopedMoEPreTrainedModel(PreTrainedModel):  # type: ignore[no-untyped-call
                 known = "which the model needs" if verb == "lacks" else "which the model does not have"
                 raise InputError(f"{where}: the checkpoint {verb} tensor {names[0]!r}{more}, {known}")
         return model
-
-
-def _auto_map(file: str) -> dict[str, str]:
-    """Return the class in ``file`` that each of Transformers' Auto classes loads from a checkpoint."""
-    classes = {"AutoModel": "Model", "AutoModelForCausalLM": "ForCausalLM"}
-    classes["AutoModelForSequenceClassification"] = "ForSequenceClassification"
-    return {auto: f"{file}.LoopedMoE{name}" for auto, name in classes.items()}
 
 
 def _restore_recurrence(model: nn.Module, where: object) -> None:

@@ -110,13 +110,12 @@ def most_similar(model: PreTrainedModel, ids_BT: Tensor, loop: int) -> tuple[int
     states: Any = model(input_ids=ids_BT, output_hidden_states=True, use_cache=False).hidden_states
     # The last state has been through the final norm, so a loop that ends there is left out unless it is all layers.
     ends = range(loop, layers) if loop < layers else range(layers, layers + 1)
-    distances = [_angle(states[end - loop], states[end]) for end in ends]
+    distances = []
+    for end in ends:
+        before_BTD, after_BTD = states[end - loop][:, 1:].float(), states[end][:, 1:].float()
+        cosine_BT = functional.cosine_similarity(before_BTD, after_BTD, dim=-1)
+        distances.append(float(cosine_BT.clamp(-1, 1).arccos().mean() / torch.pi))
     return distances.index(min(distances)), distances
-
-
-def _angle(before_BTD: Tensor, after_BTD: Tensor) -> float:
-    cosine_BT = functional.cosine_similarity(before_BTD[:, 1:].float(), after_BTD[:, 1:].float(), dim=-1)
-    return float(cosine_BT.clamp(-1, 1).arccos().mean() / torch.pi)
 
 
 def _tensors(
