@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from loopscale.core.errors import InputError
 from loopscale.lab.charts import bar
 from loopscale.lab.recipes import LabRecipe
 from loopscale.lab.scores import AT_CHANCE, LEARNT, PARTLY, score, status
-from loopscale.lab.shipped import show_shipped
+from loopscale.lab.shipped import shipped_folder, show_shipped
 from loopscale.lab.training import load, task_of
 from loopscale.train.data.labels import fixed_problems
 from loopscale.train.data.puzzles import task_called
@@ -113,6 +114,15 @@ def test_a_model_of_no_task_needs_its_name(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli, ["lab", "score", str(tmp_path)])
     assert isinstance(result.exception, InputError)
     assert "name its --task" in str(result.exception)
+
+
+def test_a_damaged_model_is_refused_by_name(tmp_path: Path) -> None:
+    shutil.copytree(shipped_folder("s3-experts"), tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    result = CliRunner().invoke(cli, ["lab", "score", str(tmp_path / "model"), "--task", "s3"])
+    assert isinstance(result.exception, InputError)
+    assert str(tmp_path / "model") in str(result.exception)
 
 
 def test_a_recipe_has_few_weights() -> None:

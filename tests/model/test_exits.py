@@ -163,6 +163,7 @@ def test_a_whole_number_bounds_the_passes_beside_a_criterion() -> None:
         (lambda: Exit("kl", 0.1, patience=0), "both should be 1 or more"),
         (lambda: model()(tokens(1, 4), recurrence="auto"), "recurrence 'auto' needs a criterion"),
         (lambda: model()(tokens(1, 4), exit="kl"), "exit is 'kl'; it should be an Exit"),
+        (lambda: model().model(tokens(1, 4), exit="kl"), "exit is 'kl'; it should be an Exit"),
     ],
 )
 def test_bad_criteria_are_refused(make: object, said: str) -> None:

@@ -73,13 +73,13 @@ class LoopedMoEModel(LoopedMoEPreTrainedModel):  # type: ignore[no-untyped-call]
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give either `input_ids` or `inputs_embeds`")
+        R = resolve_recurrence(recurrence, exit.exit if isinstance(exit, ExitTracker) else exit, self.config)
         if isinstance(exit, Exit):
             if exit.needs_logits:
                 raise InputError(f"exit: criterion {exit.criterion!r} needs a model with an output head; use 'state'")
             exit = ExitTracker(exit, nn.Identity(), slice(None), self.exit_gate)  # noqa: A001
         use_cache = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         cache = DynamicCache() if use_cache and past_key_values is None else past_key_values
-        R = resolve_recurrence(recurrence, None if exit is None else exit.exit, self.config)
         wanted = Wanted(
             routing=output_routing,
             hidden_states=self._wants("output_hidden_states", output_hidden_states),
