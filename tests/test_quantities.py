@@ -15,6 +15,7 @@ from loopscale.core.quantities import (
     count_of,
     format_bytes,
     format_count,
+    format_duration,
     format_size,
     fraction_of,
     parse_integers,
@@ -27,6 +28,21 @@ from loopscale.core.quantities import (
 )
 def test_counts_are_read_as_written(text, value):
     assert count_of(text) == pytest.approx(value, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("days", "text"),
+    [
+        (0.0005, "43 s"),
+        (0.02, "29 min"),
+        (1.5, "36.0 h"),
+        (12, "12.0 days"),
+        (748.6, "749 days"),
+        (13911.3, "13,911 days"),
+    ],
+)
+def test_durations_have_no_more_digits_than_they_deserve(days, text):
+    assert format_duration(days * 86400) == text
 
 
 @pytest.mark.parametrize(

@@ -216,14 +216,17 @@ def format_bytes(value: float, digits: int = 3) -> str:
 
 
 def format_duration(seconds: float | None) -> str:
-    """Write a duration as ``42 s``, ``8 min``, ``3.5 h`` or ``12.0 days``; an unknown one as a dash."""
+    """Write a duration as ``42 s``, ``8 min``, ``3.5 h``, ``12.0 days`` or ``1,390 days``; an unknown one as a dash."""
     if seconds is None:
         return "–"
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+    if seconds < 48 * 3600:
+        return f"{seconds / 3600:.1f} h"
+    days = seconds / 86400
+    return f"{days:.1f} days" if days < 100 else f"{days:,.0f} days"
 
 
 def format_days(days: float) -> str:

@@ -178,7 +178,7 @@ class Forecasts:
         first = self.forecasts[0]
         more = f" and {len(self) - 1} more" if len(self) > 1 else ""
         span = f"{first.loss:.4f} ({first.low:.4f} to {first.high:.4f})"
-        return f"<Forecasts of {self.law.name}: loss {span} at {first.flops:.3g} FLOPs{more}>"
+        return f"<Forecasts of {self.law.name}: loss {span} at {format_power(first.flops)} FLOPs{more}>"
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
@@ -386,7 +386,9 @@ def _optimal(law: ScalingLaw, flops: float, models: Proportions, level: float) -
     cost = BY_SIZE if curve is None else curve.cost
     _, by_law = lowest(law, np.array([flops]), models, cost)
     if not np.isfinite(by_law[0]):
-        raise InputError(f"law {law.name} has no lowest loss between few and many parameters at {flops:g} FLOPs")
+        raise InputError(
+            f"law {law.name} has no lowest loss between few and many parameters at {format_power(flops)} FLOPs"
+        )
     size = by_law if curve is None or models != curve.models else curve.optimal_size(flops, by_law)
     N = float(size[0])
     D = float(cost.tokens(flops, N, models.unroll()))

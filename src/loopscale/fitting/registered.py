@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from loopscale.core.errors import InputError
+from loopscale.core.quantities import format_power
 from loopscale.core.sealed import seal, unseal
 from loopscale.core.text import text_table
 from loopscale.fitting.data.observations import Observations
@@ -36,7 +37,7 @@ def check_forecasts(path: str | Path, runs: Observations, level: float = 0.9) ->
     later = runs.where(runs.points.train_flops > law.spread.frontier * (1 + 1e-9))
     if not len(later):
         raise InputError(
-            f"no run has more compute than the {law.spread.frontier:.3g} FLOPs that the forecast was made from",
+            f"no run has more than the {format_power(law.spread.frontier)} FLOPs that the forecast was made from",
             where=runs.source,
         )
     check_variables(law, later.points.experts, later.points.recurrence)

@@ -15,6 +15,7 @@ import numpy as np
 from loopscale.core.arrays import FloatArray
 from loopscale.core.errors import InputError
 from loopscale.core.numerics import geometric_bisection
+from loopscale.core.quantities import format_power
 from loopscale.core.tables import Table
 from loopscale.scaling import costs
 from loopscale.scaling.law import ScalingLaw
@@ -90,7 +91,9 @@ def _searched(law: ScalingLaw, flops: float, models: Proportions) -> float:
 
 
 def _no_optimum(law: ScalingLaw, flops: float) -> InputError:
-    return InputError(f"{law.name}: at {flops:g} FLOPs its loss has no minimum between few and many parameters")
+    return InputError(
+        f"{law.name}: at {format_power(flops)} FLOPs its loss has no minimum between few and many parameters"
+    )
 
 
 def leverage(law: ScalingLaw, flops: float, models: Proportions, reference: Proportions = DENSE) -> float:

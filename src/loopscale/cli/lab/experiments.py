@@ -24,7 +24,7 @@ def _run_options(name: str) -> Callable[[Any], Any]:
     )
 
 
-@verb("two-axes")
+@verb("two-axes", short_help="Compare recurrence and experts by task.")
 @_run_options("two-axes")
 @click.option("--equal-flops", is_flag=True, help="Also train the models without a loop for as many FLOPs.")
 def two_axes_command(seeds: int, equal_flops: bool, shipped: bool, out: str, as_json: bool) -> None:
@@ -45,7 +45,7 @@ def two_axes_command(seeds: int, equal_flops: bool, shipped: bool, out: str, as_
     _show(two_axes.summary(rows), _print_two_axes, draw_two_axes, written, as_json)
 
 
-@verb("downstream")
+@verb("downstream", short_help="Train reasoning, knowledge and text at matched FLOPs.")
 @_run_options("downstream")
 @click.option("--law", is_flag=True, help="Show the law loss(N, D, R, E) of each part instead.")
 def downstream_command(seeds: int, shipped: bool, out: str, law: bool, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from loopscale.cli.params import json_option
 from loopscale.cli.verbs import verb
 
 
-@verb("gym")
+@verb("gym", short_help="Write problems of reasoning-gym to train on.")
 @click.argument("name")
 @click.option("--out", type=click.Path(), required=True, help="Folder of the rows.")
 @click.option("--count", type=click.IntRange(min=1), default=10_000, show_default=True, help="How many problems.")
@@ -45,7 +45,7 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-@verb("gym-check")
+@verb("gym-check", short_help="Check a model's answers to new problems of it.")
 @click.argument("rows", type=click.Path())
 @click.argument("model", type=click.Path())
 @click.option("--recurrence", type=click.IntRange(min=1), help="Passes through the loop.  [default: the model's own]")

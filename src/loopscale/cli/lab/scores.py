@@ -57,7 +57,7 @@ def tasks_command(name: str | None, as_json: bool) -> None:
         click.echo("".join(f"    {line}\n" for line in task.show(ids_BT[0]).splitlines()), nl=False)
 
 
-@verb("score")
+@verb("score", short_help="Score a model on a task at each number of passes.")
 @click.argument("model", type=click.Path())
 @_problem_options(1024)
 @click.option("--most", type=click.IntRange(min=1), default=24, show_default=True, help="Most passes to score.")
@@ -104,7 +104,7 @@ def score_command(
         )
 
 
-@verb("test-time")
+@verb("test-time", short_help="Show what more passes than in training do.")
 @click.argument("model", type=click.Path(), required=False)
 @_problem_options(512)
 @json_option
