@@ -187,10 +187,14 @@ class Forecasts:
 def _sentence(each: Forecast, optimal: bool, law: ScalingLaw) -> str:
     digits = decimals((each.high - each.low) / 2)
     model = f"{format_count(each.params)} parameters on {format_count(each.tokens)} tokens"
-    design = "".join(
-        f", {symbol} = {value:g}" for symbol, value in (("E", each.experts), ("R", each.recurrence)) if value != 1
+    design = ", ".join(
+        f"{symbol} = {value:g}" for symbol, value in (("E", each.experts), ("R", each.recurrence)) if value != 1
     )
     best = "compute-optimal " if optimal else ""
+    if design and optimal:  # the best size of this design; a plan compares designs
+        best, design = f"compute-optimal at {design}: ", ""
+    elif design:
+        design = f", {design}"
     return (
         f"Loss {each.loss:.{digits}f} ({each.level:.0%} for one run: {each.low:.{digits}f} to {each.high:.{digits}f}) "
         f"at {format_power(each.flops)} FLOPs,\n{best}{model}{design}."

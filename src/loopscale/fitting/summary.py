@@ -192,7 +192,7 @@ def _details(fit: Fit) -> list[str]:
     rows = {
         "law": str(fit.law.form),
         "equation": f"{_equation(fit)}; N, D in billions",
-        "raw": fit.law.equation(),
+        "raw": f"{fit.law.equation()} (N, D as counts)",
         "data": f"{len(data):,} losses of {len(data.runs):,} runs; {data.source}",
         "range": f"N {format_span(*span.size)} ({_counting(fit)}), D {format_span(*span.tokens)}, "
         f"E {format_span(*span.experts)}, R {format_span(*span.recurrence)}",

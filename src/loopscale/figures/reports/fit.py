@@ -83,7 +83,7 @@ def fit_card(fit: Fit) -> dict[str, str]:
     data, reading = fit.observations, fit.observations.reading
     units = {name: f"{unit:g}" for name, unit in reading.units.items()}
     card = {
-        "law": f"{fit.law.form}; {fit.law.equation()}",
+        "law": f"{fit.law.form}; {fit.law.equation()} (N and D as counts)",
         "data": f"{without_folder(data.source)}: {len(data):,} losses of {len(data.runs):,} runs",
         "left out": ", ".join(data.skipped),
         "rows chosen by": reading.keep or "",
