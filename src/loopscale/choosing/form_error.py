@@ -37,7 +37,8 @@ def form_growth(fit: Fit, noise: Noise) -> float:
     rows = _rows(fit)
     decades = places(fit.observations.points)[rows]
     decades = decades - decades.min(axis=0)
-    shared = _same_run(fit, rows) * noise.run**2
+    run = fit.observations.run[rows]
+    shared = (run[:, None] == run[None, :]) * noise.run**2
     root = np.linalg.inv(np.linalg.cholesky(np.eye(len(rows)) * noise.observation**2 + shared))
     white = root @ jacobian[:, rows].T
     basis = np.linalg.qr(white, mode="complete")[0][:, np.linalg.matrix_rank(white) :]
@@ -59,11 +60,6 @@ def _rows(fit: Fit) -> IntArray:
     order = order[fit.sound[order]]
     taken = np.unique(np.linspace(0, len(order) - 1, min(len(order), MOST_ROWS)).round().astype(np.int64))
     return np.asarray(order[taken], dtype=np.int64)
-
-
-def _same_run(fit: Fit, rows: IntArray) -> FloatArray:
-    run = fit.observations.run[rows]
-    return np.asarray(run[:, None] == run[None, :], dtype=np.float64)
 
 
 def places(points: Points) -> FloatArray:

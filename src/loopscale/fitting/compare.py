@@ -19,7 +19,7 @@ from loopscale.fitting.estimate import choose_form, fit
 from loopscale.fitting.resample import Progress
 from loopscale.fitting.slices import Slice
 from loopscale.fitting.warnings import FitWarning, diverged_warning
-from loopscale.scaling import MAPPINGS, OUTER_LAWS, mapping, outer_law, tails
+from loopscale.scaling import MAPPINGS, OUTER_LAWS, Form, mapping, outer_law, tails
 
 CROSS_VALIDATION = "cross-validation"
 SEVERAL = "several"
@@ -70,7 +70,7 @@ def compare(
         paired = _paired(squares, rows, count, level, np.random.default_rng([seed, order]))
         relative = np.nanmean(np.abs(errors / observations.loss), axis=1).tolist()
         for k, name in enumerate(names):
-            size = len(_coefficients(forms[name]) - {*settings[name].get("fixed", ()), *settings[name].get("tie", ())})
+            size = len(set(forms[name].names) - {*settings[name].get("fixed", ()), *settings[name].get("tie", ())})
             scores.append(
                 SliceScore(
                     slice=part, mapping=name, coefficients=size, rows=int(rows.sum()), runs=len(rows), **paired[k],
@@ -82,32 +82,29 @@ def compare(
         )
     if degenerate:
         warnings.append(FitWarning(f"degenerate without the held-out rows: {', '.join(degenerate)}"))
-    return Comparison(observations.source, _title(forms), tuple(scores), level, count, notes, tuple(warnings))
+    outers = {form.outer.name for form in forms.values()}
+    shared = outers.pop() if len(outers) == 1 else SEVERAL
+    return Comparison(observations.source, shared, tuple(scores), level, count, notes, tuple(warnings))
 
 
-def _forms(observations: Observations, outer: str | None, mappings: Sequence[str] | None) -> dict[str, tuple[str, str]]:
+def _forms(observations: Observations, outer: str | None, mappings: Sequence[str] | None) -> dict[str, Form]:
     """Return the forms to compare by name: recurrence mappings on looped data, outer laws on data without loops.
 
     The null is the first of the mappings, and the last of the outer laws.
     """
     if mappings or np.any(observations.points.recurrence > 1):
-        chosen = outer or choose_form(observations)[0].name
+        law, _ = choose_form(observations, outer)
         names = dict.fromkeys(("none", *mappings)) if mappings else applicable(observations)
-        return {name: (chosen, name) for name in names}
-    default = choose_form(observations)[0]
+        return {name: Form(law, mapping(name)) for name in names}
+    default = choose_form(observations)[0].name
     if outer is not None:
-        return {name: (name, "none") for name in dict.fromkeys((default.name, outer))}
-    experts = bool(np.any(observations.points.experts > 1))
-    alike = [law.name for law in OUTER_LAWS.values() if law.uses_tokens and law.uses_experts == experts
-             and (not law.uses_unique or observations.points.unique_tokens is not None)]  # fmt: skip
-    null = (OUTER_LAWS["chinchilla"].name,) if experts else ()
-    return {name: (name, "none") for name in dict.fromkeys((default.name, *alike, *null))}
-
-
-def _title(forms: dict[str, tuple[str, str]]) -> str:
-    """Return what the forms have in common: their outer law, or that they have no recurrence."""
-    outers = {outer for outer, _ in forms.values()}
-    return outers.pop() if len(outers) == 1 else SEVERAL
+        laws = [default, outer]
+    else:
+        experts = bool(np.any(observations.points.experts > 1))
+        alike = [law.name for law in OUTER_LAWS.values() if law.uses_tokens and law.uses_experts == experts
+                 and (not law.uses_unique or observations.points.unique_tokens is not None)]  # fmt: skip
+        laws = [default, *alike, *(["chinchilla"] if experts else [])]
+    return {name: Form(outer_law(name), mapping("none")) for name in dict.fromkeys(laws)}
 
 
 def applicable(observations: Observations) -> tuple[str, ...]:
@@ -152,15 +149,14 @@ def _folds(observations: Observations, folds: int, seed: int) -> list[BoolArray]
 
 
 def _sound(
-    observations: Observations, forms: dict[str, tuple[str, str]], settings: dict[str, dict[str, Any]]
+    observations: Observations, forms: dict[str, Form], settings: dict[str, dict[str, Any]]
 ) -> tuple[BoolArray, list[FitWarning]]:
     """Return which rows are not of diverged runs by the richest form on all rows, and the warning about the others."""
-    richest = max(forms, key=lambda name: len(_coefficients(forms[name])))
+    name, form = max(forms.items(), key=lambda item: len(item[1].names))
     try:
-        outer, gain = forms[richest]
-        result = fit(observations, outer=outer, mapping=gain, resamples=0, **settings[richest])
+        result = fit(observations, outer=form.outer, mapping=form.mapping, resamples=0, **settings[name])
     except InputError as error:
-        raise error.within(richest) from None
+        raise error.within(name) from None
     warning = diverged_warning(result, "the scores")
     return result.sound, [] if warning is None else [warning]
 
@@ -177,19 +173,20 @@ class HeldOut(NamedTuple):
 
 
 def _held_out(
-    observations: Observations, masks: Sequence[BoolArray], sound: BoolArray, form: tuple[str, str], part: str,
+    observations: Observations, masks: Sequence[BoolArray], sound: BoolArray, form: Form, part: str,
     procedure: dict[str, Any],
 ) -> HeldOut:  # fmt: skip
     """Fit a form without the rows of each mask in turn, and predict those that are sound."""
     errors, inside, degenerate = np.full(len(observations), np.nan), list[BoolArray](), False
-    resamples = COVERAGE_RESAMPLES if len(_coefficients(form)) <= FEW_COEFFICIENTS else 0
+    resamples = COVERAGE_RESAMPLES if len(form.names) <= FEW_COEFFICIENTS else 0
     for mask in masks:
         try:
             result = fit(
-                observations.where(~mask), outer=form[0], mapping=form[1], resamples=resamples, **procedure
+                observations.where(~mask), outer=form.outer, mapping=form.mapping, resamples=resamples, **procedure
             )  # fmt: skip
         except InputError as error:
-            raise error.within(f"without {part}, {form[0] if form[1] == 'none' else form[1]}") from None
+            varied = form.mapping if form.mapping.loops else form.outer
+            raise error.within(f"without {part}, {varied.name}") from None
         degenerate |= bool(result.degenerate)
         scored = observations.where(mask & sound)
         errors[mask & sound] = result.law(scored.points) - scored.loss
@@ -227,13 +224,9 @@ def _paired(
     return [dict(zip(fields, values, strict=True)) for values in zip(*fields.values(), strict=True)]
 
 
-def _coefficients(form: tuple[str, str]) -> set[str]:
-    return {term.name for term in outer_law(form[0]).coefficients + mapping(form[1]).coefficients}
-
-
-def _settings(forms: dict[str, tuple[str, str]], procedure: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _settings(forms: dict[str, Form], procedure: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return each form's fit options: a held, tied or bounded coefficient concerns the forms that have it."""
-    names = set().union(*(_coefficients(form) for form in forms.values()))
+    names = {name for form in forms.values() for name in form.names}
     stated = {option: dict(procedure[option]) for option in ("fixed", "bounds", "tie") if option in procedure}
     for option, values in stated.items():
         for coefficient in values:
@@ -244,7 +237,7 @@ def _settings(forms: dict[str, tuple[str, str]], procedure: dict[str, Any]) -> d
                 )  # fmt: skip
     return {
         name: procedure
-        | {option: {key: values[key] for key in values if key in _coefficients(form)}
+        | {option: {key: values[key] for key in values if key in form.names}
            for option, values in stated.items()}
         for name, form in forms.items()
     }  # fmt: skip

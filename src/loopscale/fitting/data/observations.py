@@ -196,8 +196,12 @@ class Observations:
                        "balance": balance, "strict": strict}  # fmt: skip
             rows = read_again(data, cls.of, choices)
             return rows if name is None else replace(rows, name=name)
-        if isinstance(data, str) and _is_name(data):
-            data = _named(data)
+        if isinstance(data, str) and not (
+            Path(data).suffix or is_file(data) or is_run_folder(data) or is_project(data)
+        ):
+            from loopscale.fitting.data.public import named_sweep  # which reads observations
+
+            data = replace(named_sweep(data), name=data, reading=Reading(data))
         if isinstance(data, cls):
             if columns or units or counts:
                 raise InputError("`columns`, `units` and `counts` are for files and frames", where=data.source)
@@ -317,15 +321,3 @@ def _table(data: Any, label: str) -> RawTable:
     if isinstance(data, list | tuple):
         return of_history(records_table(data, label))
     return frame_table(data, label)
-
-
-def _is_name(data: str) -> bool:
-    """Tell whether a text is the name of a sweep, not a file, a folder or an address."""
-    return not (Path(data).suffix or is_file(data) or is_run_folder(data) or is_project(data))
-
-
-def _named(name: str) -> Observations:
-    from loopscale.fitting.data.public import named_sweep  # which reads observations
-
-    sweep = named_sweep(name)
-    return replace(sweep, name=name, reading=Reading(name))

@@ -67,13 +67,20 @@ def epoch_chinchilla(*, drop_highest: int = 5) -> Observations:
 def clark_routing(*, router: str = "S-Base", every_step: bool = False) -> Observations:
     """Return Clark's runs of one router with the dense runs: routing frequency .5, k = 1, seed 42.
 
-    Only the last step of each run, or ``every_step``: those are points in mid-schedule, marked unfinished.
+    Only the last step of each run, or ``every_step``: those are points in mid-schedule, marked unfinished. Four
+    evaluations without a loss are left out.
     """
-    rows = [row for row in public_rows("clark-routing") if _is_main_run(row)]
+    rows = [
+        row for row in public_rows("clark-routing")
+        if float(row["routing_frequency"]) == 0.5 and row["k"] == "1" and row["seed"] == "42"
+    ]  # fmt: skip
     routers = sorted({row["router_type"] for row in rows} - {"Dense"})
     if router not in routers:
         raise InputError(f"router {shown(router)} is not in clark-routing; choose from {', '.join(routers)}")
-    rows = [row for row in rows if row["router_type"] in (router, "Dense") and _is_usable(row)]
+    rows = [
+        row for row in rows
+        if row["router_type"] in (router, "Dense") and int(row["step"]) > 0 and row["loss_validation"]
+    ]  # fmt: skip
     step = numbers(rows, "step")
     run = np.array([f"{row['router_type']}-{row['hyper_id']}" for row in rows])
     finished = np.array([at == step[run == name].max() for at, name in zip(step, run, strict=True)])
@@ -117,15 +124,6 @@ def load_table(name: str) -> Table:
         tables = ", ".join(looped.TABLES)
         raise InputError(f"public table {shown(name)} is not known{nearest(name, looped.TABLES)}; choose from {tables}")
     return looped.growth_table() if name == "qlabs-growth" else looped.curves_at_test_time(name)
-
-
-def _is_main_run(row: dict[str, str]) -> bool:
-    return float(row["routing_frequency"]) == 0.5 and row["k"] == "1" and row["seed"] == "42"
-
-
-def _is_usable(row: dict[str, str]) -> bool:
-    """Tell whether the row was trained at all and has a loss; four evaluations are empty."""
-    return int(row["step"]) > 0 and row["loss_validation"] != ""
 
 
 def _tidy(name: str, /) -> Observations:

@@ -82,15 +82,13 @@ def _written_ratio(
             f"`{columns['tokens'].name}` looks like tokens per parameter ({written.min():g} to {written.max():g})",
             "multiply it with the parameters; D counts tokens",
         )
-    elif np.allclose(points.tokens, 1e9 * written) and _raw_sizes(table, columns, points):
+        return
+    raw_sizes = "active" in columns and np.allclose(numbers(table.columns[columns["active"].name])[0], points.active)
+    if raw_sizes and np.allclose(points.tokens, 1e9 * written):
         yield (
             f"D read as billions ({written.min():g} to {written.max():g}) beside raw parameter counts",
             "state it: --units D=1B; tokens per parameter are not read",
         )
-
-
-def _raw_sizes(table: RawTable, columns: Mapping[str, Column], points: Points) -> bool:
-    return "active" in columns and np.allclose(numbers(table.columns[columns["active"].name])[0], points.active)
 
 
 def _loss(columns: Mapping[str, Column], points: Points, loss: FloatArray) -> Iterator[Suspicion]:

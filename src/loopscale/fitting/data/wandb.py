@@ -121,7 +121,8 @@ def last_rows(columns: Columns) -> tuple[Columns, list[int]]:
     """
     run = next((name for name in columns if normal_name(name) in SYNONYMS["run"]), None)
     losses = [name for name in columns if normal_name(name) in SYNONYMS["loss"]]
-    evaluated = [name for name in losses if normal_name(name) == _first(losses)]
+    preferred = next((known for known in SYNONYMS["loss"] if known in map(normal_name, losses)), "")
+    evaluated = [name for name in losses if normal_name(name) == preferred]
     seen: dict[str, dict[str, Any]] = {}
     last: dict[str, tuple[int, dict[str, Any]]] = {}
     for k, row in enumerate(_rows(columns)):
@@ -132,11 +133,6 @@ def last_rows(columns: Columns) -> tuple[Columns, list[int]]:
             last[key] = k, dict(known)
     chosen = list(last.values())
     return {name: [row.get(name) for _, row in chosen] for name in columns}, [k for k, _ in chosen]
-
-
-def _first(losses: Sequence[str]) -> str:
-    """Return the loss that a reading prefers."""
-    return next((known for known in SYNONYMS["loss"] if known in map(normal_name, losses)), "")
 
 
 def _rows(columns: Columns) -> Iterator[dict[str, Any]]:
