@@ -174,7 +174,7 @@ def recording(browser: Any, address: str) -> None:
     page.mouse.move(x, y)
     page.mouse.down()
     for step in range(1, 11):
-        page.mouse.move(x - 16 * step, y - 6 * step)
+        page.mouse.move(x - 13 * step, y - step)  # to an answer, not to where one is withheld
         settled(page)
         frames.append(picture(page))
     page.mouse.up()

@@ -253,6 +253,17 @@ def test_the_command_and_the_python_are_those_of_the_scenario(page):
     assert "--for phone" in command(page)
 
 
+@pytest.mark.parametrize("width", [1440, 1280, 1200, 1100, 1000, 900, 820, 390])
+def test_the_steppers_stand_side_by_side_at_any_width(browser, folder, width):
+    page = open_page(browser, f"file://{folder}/index.html#memory=280MB&where=", width=width)
+    places = [box(page, f"#step-{name}") for name in ("size", "experts", "passes")]
+    assert len({place["y"] for place in places}) == 1
+    for left, right in itertools.pairwise(places):
+        assert left["x"] + left["width"] <= right["x"]
+    assert places[-1]["x"] + places[-1]["width"] <= box(page, "#model")["x"] + box(page, "#model")["width"]
+    page.context.close()
+
+
 def test_steps_by_hand_say_their_price_and_what_does_not_fit(page):
     assert "too big" in page.inner_text("#step-size .up")
     page.click("#step-passes .up")
