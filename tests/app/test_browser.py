@@ -762,6 +762,17 @@ def test_the_page_introduces_itself_to_those_who_link_to_it(page):
     assert page.evaluate("() => navigator.clipboard.readText()").startswith("<iframe src=")
 
 
+def test_columns_out_of_sight_make_no_row_tall_on_a_phone(browser, folder):
+    page = open_page(browser, f"file://{folder}/index.html", width=390, height=844)
+    page.click("#alternatives summary")
+    page.click("#limits summary")
+    rows = page.locator("#table tbody tr, #limits-table tbody tr").evaluate_all(
+        "rows => rows.map((row) => row.getBoundingClientRect().height)"
+    )
+    assert max(rows) < 60  # two lines
+    page.context.close()
+
+
 def test_the_menu_of_a_phone_lies_in_the_window(browser, folder):
     page = open_page(browser, f"file://{folder}/index.html", width=390, height=844)
     page.click("#share-button")
