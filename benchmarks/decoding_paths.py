@@ -34,11 +34,6 @@ def generation(model: Any, ids: torch.Tensor, path: Callable[..., torch.Tensor])
     return generate
 
 
-def sorted_rows(*tensors: torch.Tensor) -> torch.Tensor:
-    """Return what the experts do, by the path for many tokens."""
-    return experts._forward(*tensors)[0]
-
-
 def main() -> None:
     """Print the ratio at each width."""
     logging.set_verbosity_error()
@@ -47,7 +42,7 @@ def main() -> None:
     for width in WIDTHS:
         model = ours(width).eval()
         ids = torch.randint(VOCABULARY, (1, PROMPT), generator=torch.Generator().manual_seed(0))
-        both = (generation(model, ids, path) for path in (experts.expert_ffn, sorted_rows))
+        both = (generation(model, ids, path) for path in (experts.expert_ffn, experts._without_gradients))
         name = f"experts of one token, width {width}, {NEW} tokens, wanted 1.20"
         print(compare(name, *both, rounds=ROUNDS, clock=time.process_time), flush=True)
 

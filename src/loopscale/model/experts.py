@@ -1,10 +1,11 @@
 # Copyright 2026 the loopscale authors. Licensed under the Apache License, Version 2.0.
 """The experts' feed-forward without padding and without dropping, as one operation with its own gradient.
 
-``expert_ffn`` chooses the path; the tests compare each with a reference of ten lines. On a CPU, rows are sorted by
-expert, and each expert processes its rows in buffers that all experts share, so that they stay in the processor's
-cache. Backward recomputes the activations from the projected rows. Under ``torch.compile`` all rows go through each
-step together and the compiler fuses the steps. GPUs multiply the rows of all experts in one kernel.
+``expert_ffn`` chooses the path; the tests compare each with a reference of ten lines. In training on a CPU, rows are
+sorted by expert, and each expert processes its rows in buffers that all experts share, so that they stay in the
+processor's cache. Backward recomputes the activations from the projected rows. Without gradients, and under
+``torch.compile``, all rows go through each step together, and only the products are done by expert. GPUs multiply the
+rows of all experts in one kernel.
 
 Shapes: T tokens, K experts of a token, S = T K rows sorted by expert, E experts, D width, H width of an expert;
 C the rows of the expert at hand.
@@ -51,7 +52,7 @@ def expert_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: T
         return _ExpertFFN.apply(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)  # type: ignore[no-any-return, no-untyped-call]
     if len(x_TD) == 1:
         return _one_token(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
-    return _forward(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)[0]
+    return _without_gradients(x_TD, ids_TK, weights_TK, gate_up_E2HD, down_EDH)
 
 
 def quantized_ffn(x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Any, down_EDH: Any) -> Tensor:
@@ -94,6 +95,18 @@ def _one_token(x_1D: Tensor, ids_1K: Tensor, weights_1K: Tensor, gate_up_E2HD: T
 def _row_product(x_1I: Tensor, weight_OI: Tensor) -> Tensor:
     """Return a row times the transposed weights; BLAS reads these faster for two columns than for one row."""
     return torch.mm(weight_OI, x_1I.expand(2, -1).contiguous().t())[:, :1].t()
+
+
+def _without_gradients(
+    x_TD: Tensor, ids_TK: Tensor, weights_TK: Tensor, gate_up_E2HD: Tensor, down_EDH: Tensor
+) -> Tensor:
+    """Return the output alone: no rows are saved for backward, so each step is one operation on all of them."""
+    order_S = ids_TK.flatten().argsort(stable=True)
+    counts_E = tokens_of_experts(ids_TK, len(down_EDH))
+    x_SD = x_TD.index_select(0, order_S // ids_TK.shape[1])
+    gate_SH, up_SH = _expert_products(x_SD, gate_up_E2HD, counts_E).chunk(2, dim=-1)
+    y_SD = _expert_products(functional.silu(gate_SH).mul_(up_SH), down_EDH, counts_E)
+    return _combined(y_SD, order_S, weights_TK)
 
 
 def _forward(
