@@ -275,7 +275,8 @@ class Budget:
     )  # fmt: skip
     """Bytes that stay on the chip between passes: a loop block that fits is read once per token."""
     inference_flops: float | None = _field(
-        "inference cost per token", COUNT, Group.MEMORY, "Most inference FLOPs per token (2 N_unroll).",
+        "inference cost per token", COUNT, Group.MEMORY,
+        "Most FLOPs per generated token: 2 x the parameters it uses, looped ones once a pass.",
         Slider(1e8, 1e12, start="2B", none="any"), unit="FLOPs", relaxed=2.0, title="Max inference FLOPs per token",
         term="inference", need=lambda grid: grid.inference_SKP, excluded="costs {need} per token",
     )  # fmt: skip

@@ -53,7 +53,7 @@ _SETS = (
         counts=Counting.WITHOUT_EMBEDDINGS,
         name=DEFAULT,
         source=f"{PAPER['source']}, fitted coefficients",
-        note="The only set that knows both recurrence and experts; m and compute leave embeddings out too.",
+        note="The only published law with both passes and experts. Sizes and compute leave embeddings out.",
         rmse=PAPER["coefficients"]["rmse"],
         # The sweep's rungs 0.3B to 1.0B without embeddings; tests hold them equal to the ladder's.
         fitted_range=FittedRange(

@@ -2,6 +2,7 @@
 import { FIELD } from "./budget.js";
 import { DATA } from "./data.js";
 import { $, button, captioned, make, sentence, table } from "./dom.js";
+import { term } from "./glossary.js";
 import { designText } from "./model.js";
 import { current, shown } from "./plan.js";
 import { bytes, cardSize, count, fixed, percent, power, shortName, signed, size } from "./quantities.js";
@@ -118,7 +119,7 @@ function drawSure() {
       fact("Law", `${law.name}: ${law.form}. ${law.source ?? ""}`),
       fact("Rule", answer.grid.rule === "loss" ? "Lowest loss alone." : `Lowest loss among designs whose last pass and last step in experts each gain at least ${answer.grid.eps} nats.`),
       fact("Size", `${cardSize(d.active_parameters)} active, ${cardSize(d.total_parameters)} in all, embeddings included. ${d.recurrence > 1 ? `As good as ${cardSize(d.effective_parameters)} without looping. ` : ""}The law counts ${size(d.active)} active and ${size(d.total)} stored${law.embeddings ? "" : ", without embeddings"}.`),
-      fact("Training", `${power(d.train_flops)} FLOPs by 6ND${answer.real ? `; ${power(answer.real.flops)} with output head, attention and expert padding` : ""}.`),
+      fact("Training", `${power(d.train_flops)} FLOPs by `, term("flops", "6ND"), `${answer.real ? `; ${power(answer.real.flops)} with output head, attention and expert padding` : ""}.`),
       fact("Quantised weights", "What rounding weights to few bits costs is not in the predicted loss."),
     ),
   );
