@@ -51,7 +51,10 @@ def test_the_curve_over_compute_is_the_laws_optimum_and_the_star_lies_ten_times_
 def test_the_curve_of_a_looped_moe_is_the_best_of_the_experts_and_passes_in_the_data():
     sweep = simulate_sweep(tokens=(1e11, 5e11))
     law = published()
-    curve = parts(loss_over_compute(law, sweep), "law")
+    table = loss_over_compute(law, sweep)
+    curve = parts(table, "law")
+    assert {row["recurrence"] for row in parts(table, "run")} == set(sweep.points.recurrence)
+    assert {row["experts"] for row in curve} <= set(sweep.points.experts)
     C = sweep.points.train_flops
     at = {row["flops"]: row["loss"] for row in curve}
     budgets = np.array(sorted(at))

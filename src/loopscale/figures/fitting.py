@@ -72,20 +72,28 @@ def loss_over_compute(
         outside = [f"{text} {axis}".strip() if out else text for text, out in zip(outside, marked, strict=True)]
 
     def row(kind: str, k: int, y: float) -> dict[str, Any]:
-        return {"kind": kind, "flops": float(budgets[k]), "active": float(best.active[k]), "loss": y,
+        return {"kind": kind, "flops": float(budgets[k]), "active": float(best.active[k]),
+                "experts": float(best.experts[k]), "recurrence": float(best.recurrence[k]), "loss": y,
                 "loss_low": float(low[k]), "loss_high": float(high[k]), "extrapolated": outside[k]}  # fmt: skip
 
     rows: list[dict[str, Any]] = []
     if observations is not None:
-        seen = zip(C.tolist(), points.active.tolist(), observations.loss.tolist(), strict=True)
-        rows = [{"kind": "run", "flops": c, "active": n, "loss": y, "loss_low": np.nan, "loss_high": np.nan,
-                 "extrapolated": ""} for c, n, y in seen]  # fmt: skip
+        axes = (
+            C,
+            *(np.broadcast_to(axis, points.shape) for axis in (points.active, points.experts, points.recurrence)),
+        )
+        seen = zip(*(axis.tolist() for axis in axes), observations.loss.tolist(), strict=True)
+        rows = [{"kind": "run", "flops": c, "active": n, "experts": e, "recurrence": r, "loss": y, "loss_low": np.nan,
+                 "loss_high": np.nan, "extrapolated": ""} for c, n, e, r, y in seen]  # fmt: skip
     rows += [row("law", k, float(by_law[k])) for k in range(STEPS)]
     if curve is not None:
         frontier = np.exp(curve.log_loss(budgets)[0])
-        rows += [row("frontier", k, float(frontier[k])) for k in range(STEPS) if budgets[k] >= most / BEYOND]
-    rows += [{"kind": "predicted", "flops": one.flops, "active": one.params, "loss": one.loss, "loss_low": one.low,
-              "loss_high": one.high, "extrapolated": ""} for one in forecasts]  # fmt: skip
+        of_runs = {"active": np.nan, "experts": np.nan, "recurrence": np.nan}  # not of the law's best design
+        near_data = (k for k in range(STEPS) if budgets[k] >= most / BEYOND)
+        rows += [row("frontier", k, float(frontier[k])) | of_runs for k in near_data]
+    rows += [{"kind": "predicted", "flops": one.flops, "active": one.params, "experts": one.experts,
+              "recurrence": one.recurrence, "loss": one.loss, "loss_low": one.low, "loss_high": one.high,
+              "extrapolated": ""} for one in forecasts]  # fmt: skip
     rows += [] if forecasts else [row("predicted", STEPS, float(loss_at[STEPS]))]
     return Table.from_records(rows)
 

@@ -72,9 +72,12 @@ def _answer(fit: Fit, table: Table) -> str:
     low, high, loss = predicted["loss_low"], predicted["loss_high"], predicted["loss"]
     digits = 3 if np.isnan(low) else decimals((high - low) / 2)
     span = "" if np.isnan(low) else f" (90%: {low:.{digits}f} to {high:.{digits}f})"
+    axes = (("E", "experts", fit.law.outer.uses_experts), ("R", "recurrence", fit.law.mapping.loops))
+    design = ", ".join(f"{symbol} = {predicted[axis]:g}" for symbol, axis, known in axes if known)
     return (
         f"{close} With ten times the compute of the largest run, {format_power(predicted['flops'])} FLOPs, it predicts "
-        f"{loss:.{digits}f}{span} for a model of {format_count(predicted['active'], 2)} active parameters."
+        f"{loss:.{digits}f}{span} for a model of {format_count(predicted['active'], 2)} active parameters"
+        f"{f' with {design}' if design else ''}."
     )
 
 
