@@ -148,3 +148,13 @@ def test_commands_need_to_be_told_the_group(runs: Path, tmp_path: Path, capsys: 
     assert run(capsys, "forecast", str(runs), "--flops", "1e19", "--group", "recipe=code", "--resamples", "5")[0] == 0
     with pytest.raises(InputError, match="say which with `group`: web, code"):
         find_law(law)
+
+
+def test_what_is_held_in_all_groups_is_held_in_the_fit_of_each(runs: Path) -> None:
+    result = fit_groups(runs, "recipe", fixed=SHARED, resamples=20)
+    for own in result.fits.values():
+        assert own.fixed == SHARED
+        assert not set(SHARED) & set(own.free)
+        assert own.law.coefficients["alpha"] == SHARED["alpha"]
+    tied = fit_groups(runs, "recipe", tie={"beta": "alpha"}, resamples=0)
+    assert all(own.tie and "beta" not in own.free for own in tied.fits.values())

@@ -208,12 +208,18 @@ def fit_groups(
     joint = fit_at(solution, observations, problem, procedure, bounds)
     if resamples:
         joint = resampled(joint, problem, solution.optima.u, resamples, scheme=scheme, seed=seed, progress=progress)
-    fits = {name: _of_group(joint, group, name, index, g) for g, name in enumerate(names)}
+    held = {"fixed": fixed, "bounds": bounds, "tie": tie}
+    fits = {name: _of_group(joint, group, name, index, g, held) for g, name in enumerate(names)}
     return GroupedFit(group, MappingProxyType(fits), forms)
 
 
-def _of_group(joint: Fit, column: str, name: str, index: IntArray, g: int) -> Fit:
-    """Return the fit of one group: its law, on its rows. ``joint`` has the coefficients of all groups together."""
+def _of_group(
+    joint: Fit, column: str, name: str, index: IntArray, g: int, held: Mapping[str, Mapping[str, Any]]
+) -> Fit:
+    """Return the fit of one group: its law, on its rows. ``joint`` has the coefficients of all groups together.
+
+    ``held`` has what was fixed, bounded and tied. A fixed coefficient that the group's offset moves is free in it.
+    """
     law = joint.outer
     assert isinstance(law, GroupedLaw)
     gain = [term.name for term in joint.mapping.coefficients]
@@ -225,11 +231,18 @@ def _of_group(joint: Fit, column: str, name: str, index: IntArray, g: int) -> Fi
     data, label = joint.observations.where(index == g), f"{column} == {name!r}"
     data = replace(data, name=f"{data.name} {name}", reading=data.reading.narrowed(label))
     coefficients = own(joint.coefficients)
+    own_held: dict[str, Any] = {
+        kind: MappingProxyType({each: value for each, value in stated.items() if each in order})
+        for kind, stated in held.items()
+    }
+    fixed = {each: value for each, value in own_held["fixed"].items() if coefficients[each] == value}
+    own_held["fixed"] = MappingProxyType(fixed)
     result = replace(
         joint,
         observations=data,
         outer=law.inner,
         coefficients=MappingProxyType({each: float(coefficients[each]) for each in order}),
+        **own_held,
     )
     if joint.resamples is None or joint.spread is None:
         return result
