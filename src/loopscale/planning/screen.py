@@ -11,7 +11,7 @@ from loopscale.core.quantities import decimals, format_bytes, format_count, form
 from loopscale.core.text import WIDTH, fact, text_table
 from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, experts_text
-from loopscale.planning.intervals import no_interval_text, uncertainty_text
+from loopscale.planning.intervals import no_interval_text
 from loopscale.planning.limits import DEVICES
 from loopscale.planning.text import (
     BEYOND,
@@ -23,8 +23,8 @@ from loopscale.planning.text import (
     legend,
     mark,
     share_text,
+    short_trust,
 )
-from loopscale.scaling import Trust
 
 if TYPE_CHECKING:
     from loopscale.planning.matching import Matched
@@ -139,12 +139,6 @@ def training_text(design: Design) -> str:
     real = design.real_train_flops
     counted = "" if real is None else f" ({format_power(real)} with head, attention and padding)"
     return f"{format_power(design.train_flops)} FLOPs by 6ND{counted}"
-
-
-def short_trust(trust: Trust) -> str:
-    """Say how far a prediction can be trusted; the basis of its interval is stated elsewhere."""
-    reasons = [reason for reason in trust.reasons if not reason.startswith(uncertainty_text(""))]
-    return f"{trust.level}: {'; '.join(reasons)}" if reasons else f"{trust.level} the range of the law's data"
 
 
 def _certainty(plan: Plan) -> str:

@@ -10,7 +10,7 @@ from loopscale.core.quantities import counted, decimals, format_bytes, format_co
 from loopscale.core.text import capital
 from loopscale.planning.budget import FIELDS
 from loopscale.planning.design import Design, card_size, design_text, law_counts_text
-from loopscale.planning.intervals import interval_text
+from loopscale.planning.intervals import interval_text, uncertainty_text
 from loopscale.scaling import Trust
 
 if TYPE_CHECKING:
@@ -95,10 +95,15 @@ TRUST_TEXT = {
 }
 
 
+def short_trust(trust: Trust) -> str:
+    """Say how far a prediction can be trusted; the basis of its interval is stated elsewhere."""
+    reasons = [reason for reason in trust.reasons if not reason.startswith(uncertainty_text(""))]
+    return f"{trust.level}: {'; '.join(reasons)}" if reasons else f"{trust.level} the range of the law's data"
+
+
 def trust_text(trust: Trust) -> str:
-    """Say how far a prediction can be trusted, with every reason."""
-    reasons = f": {'; '.join(trust.reasons)}" if trust.reasons else ""
-    return f"Trust: {trust.level}{reasons}"
+    """Say the same as a sentence."""
+    return f"Trust: {short_trust(trust)}"
 
 
 def confidence(plan: Plan) -> str:
