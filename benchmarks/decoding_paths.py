@@ -1,4 +1,4 @@
-"""What the experts' path for a single token gains in greedy decoding, over the path for many tokens.
+"""What the experts' paths for a single token and for few rows gain in greedy decoding, over the paths for many.
 
 The same model runs with and without it in turn, on one thread; CPU time, so that other work on the machine matters
 little. A path that gains less than 1.2x at width 256 or more is not worth its lines.
@@ -20,16 +20,18 @@ from timing import compare
 WIDTHS, PROMPT, NEW, ROUNDS = (256, 512), 16, 32, 5
 
 
-def generation(model: Any, ids: torch.Tensor, path: Callable[..., torch.Tensor]) -> Callable[[], None]:
-    """Return greedy decoding with one path of the experts."""
+def generation(model: Any, batch: int, path: Callable[..., torch.Tensor], few_rows: int) -> Callable[[], None]:
+    """Return greedy decoding with one path of the experts, and up to so many rows as few."""
+    ids = torch.randint(VOCABULARY, (batch, PROMPT), generator=torch.Generator().manual_seed(0))
     options = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
 
     def generate() -> None:
-        chosen, moe.expert_ffn = moe.expert_ffn, path
+        chosen = moe.expert_ffn, experts.FEW_ROWS
+        moe.expert_ffn, experts.FEW_ROWS = path, few_rows
         try:
             model.generate(ids, attention_mask=torch.ones_like(ids), **options)
         finally:
-            moe.expert_ffn = chosen
+            moe.expert_ffn, experts.FEW_ROWS = chosen
 
     return generate
 
@@ -41,10 +43,14 @@ def main() -> None:
     torch.manual_seed(0)
     for width in WIDTHS:
         model = ours(width).eval()
-        ids = torch.randint(VOCABULARY, (1, PROMPT), generator=torch.Generator().manual_seed(0))
-        both = (generation(model, ids, path) for path in (experts.expert_ffn, experts._without_gradients))
-        name = f"experts of one token, width {width}, {NEW} tokens, wanted 1.20"
-        print(compare(name, *both, rounds=ROUNDS, clock=time.process_time), flush=True)
+        few, many = experts.FEW_ROWS, experts._without_gradients
+        pairs = {
+            "one token": (generation(model, 1, experts.expert_ffn, few), generation(model, 1, many, 0)),
+            "few rows, batch 8": (generation(model, 8, many, few), generation(model, 8, many, 0)),
+        }
+        for name, both in pairs.items():
+            label = f"experts of {name}, width {width}, {NEW} tokens, wanted 1.20"
+            print(compare(label, *both, rounds=ROUNDS, clock=time.process_time), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 import model_references as references
-from loopscale.model import kernels
+from loopscale.model import experts, kernels
 from loopscale.model.experts import expert_ffn
 from loopscale.model.moe import MoELayer, capacity, drop_and_pad
 
@@ -240,3 +240,16 @@ def test_a_bfloat16_model_runs_forward_and_backward() -> None:
     out.loss.backward()
     assert out.logits.dtype == torch.bfloat16
     assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in made.parameters())
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "height"), [(0, 256, 512), (1, 256, 512), (5, 256, 512), (9, 256, 512), (3, 2048, 1024)]
+)
+def test_products_of_few_rows_are_those_of_many(rows, width, height):
+    """Few rows of large experts are multiplied as columns, and rows of width 2048 only up to two of them."""
+    torch.manual_seed(0)
+    counts = torch.tensor([rows, 40])
+    x, weights = torch.randn(int(counts.sum()), width), torch.randn(2, height, width)
+    assert weights[0].numel() >= experts.LARGE
+    expected = torch.cat([x[:rows].double() @ weights[0].double().T, x[rows:].double() @ weights[1].double().T])
+    torch.testing.assert_close(experts._expert_products(x, weights, counts).double(), expected, rtol=0, atol=1e-3)
