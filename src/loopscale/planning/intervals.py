@@ -1,4 +1,4 @@
-"""The 90% interval of a law's loss: which kind it is, what it rests on, and how it is said."""
+"""The 90% interval of a law's loss: which kind it is, what it rests on, and its sentence."""
 
 from __future__ import annotations
 
