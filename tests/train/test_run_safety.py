@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from training import corpus, small
 
@@ -21,6 +22,7 @@ from loopscale.cli.verbs import cli
 from loopscale.core.errors import InputError, LoopscaleError, MissingExtraError
 from loopscale.core.files import checksum, read_json, write_json
 from loopscale.train import run_dir
+from loopscale.train.checkpoints import Checkpoints, Manifest
 from loopscale.train.config import TrainConfig
 from loopscale.train.data import corpus as built_in
 from loopscale.train.data.stores import open_tokens
@@ -254,6 +256,22 @@ def test_ctrl_c_says_where_the_command_continues(every: int, text: Path, tmp_pat
         r"rerun the command to resume from step \d+" if every else "no checkpoint yet, so the command starts again"
     )
     assert re.search(f"^run: stopped; .*{expected}", printed, re.M)
+
+
+def test_ctrl_c_while_a_checkpoint_is_written_is_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoints, tensors = Checkpoints(tmp_path, keep=2), {"weight": torch.ones(3)}
+    checkpoints.save(Manifest(1, {}, {}), tensors)
+
+    def interrupted(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save(Manifest(2, {}, {}), tensors)
+    assert checkpoints.steps() == [1]
+    checkpoints.save(Manifest(3, {}, {}), tensors)
+    assert checkpoints.steps() == [3, 1]
 
 
 def test_check_says_how_often_a_run_reads_its_text(text: Path, tmp_path: Path) -> None:

@@ -125,8 +125,13 @@ class Checkpoints:
                 temporary.mkdir()
             self._barrier()
             writer = HuggingFaceStorageWriter(str(temporary), save_distributed=True)
-            with _alone():
-                save(tensors, storage_writer=writer, no_dist=not _distributed(), process_group=self._group)
+            try:
+                with _alone():
+                    save(tensors, storage_writer=writer, no_dist=not _distributed(), process_group=self._group)
+            except CheckpointException as error:  # it wraps Ctrl-C too
+                if any(isinstance(failure, KeyboardInterrupt) for failure, _ in error.failures.values()):
+                    raise KeyboardInterrupt from error
+                raise
             checksums = self._checksums(temporary)
             if _rank() == 0:
                 self._finish(manifest, checksums, temporary, target, protect)
