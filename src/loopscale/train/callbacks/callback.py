@@ -28,7 +28,7 @@ class Callback:
     priority: ClassVar[int] = 0
     """Callbacks of a higher priority are called first."""
     in_every_run: ClassVar[bool] = False
-    """Whether every run has this callback, whatever its settings; for callbacks of loopscale."""
+    """Whether every run has this callback, with any settings. Callbacks of loopscale set it."""
     trainer: Trainer
     """The run of the callback; set before any other method is called."""
 
